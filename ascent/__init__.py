@@ -60,7 +60,17 @@ _MODULES = {
     "ascent.config.schema": ("Config",),
     "ascent.plan": ("Plan", "load_config", "resolve"),
     "ascent.records": (
-        *("Completion", "Example", "Group", "Message", "Pair", "Prompt", "Ranking", "Rollout", "UnpairedExample"),
+        *(
+            "Completion",
+            "Example",
+            "Group",
+            "Message",
+            "Pair",
+            "Prompt",
+            "Ranking",
+            "Rollout",
+            "UnpairedExample",
+        ),
     ),
     "ascent.api.train": ("train", "resume"),
     "ascent.api.policy": ("Policy",),
@@ -90,7 +100,9 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'ascent' has no public name {name!r}; it has {', '.join(sorted(_HOMES))}")
+        raise AttributeError(
+            f"module 'ascent' has no public name {name!r}; it has {', '.join(sorted(_HOMES))}"
+        )
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -50,16 +50,26 @@ ADVICE: dict[str, tuple[Advice, ...]] = {
     ),
     "entropy_explosion": (Advice(RATE, times=0.3, why="updates this large spread the policy"),),
     "kl_runaway": (
-        Advice("cells.kl.weight", "higher", "or cells.reward_shaping.kl_penalty.beta, whichever the row has"),
+        Advice(
+            "cells.kl.weight",
+            "higher",
+            "or cells.reward_shaping.kl_penalty.beta, whichever the row has",
+        ),
         Advice("run.max_ref_kl", "0.5", "stops the run there"),
         SLOWER,
     ),
     "length_explosion": (
         Advice("cells.reward_shaping.soft_overlong", "{}", "a price for length"),
-        Advice("cells.aggregation.use", "token_mean", "a mean per sequence favors long wrong answers"),
+        Advice(
+            "cells.aggregation.use", "token_mean", "a mean per sequence favors long wrong answers"
+        ),
     ),
     "truncation": (
-        Advice("rollouts.max_new_tokens", times=2, why="twice; or check that the model knows its EOS token"),
+        Advice(
+            "rollouts.max_new_tokens",
+            times=2,
+            why="twice; or check that the model knows its EOS token",
+        ),
         Advice("cells.filter.not_truncated", "{}", "leaves cut completions out of the loss"),
     ),
     "no_signal": (
@@ -68,7 +78,11 @@ ADVICE: dict[str, tuple[Advice, ...]] = {
     ),
     "sampler_mismatch": (
         Advice("rollouts.engine", "native", "one forward for both"),
-        Advice("cells.rollout_correction.use", "token_truncate", "weights tokens by how likely the trainer finds them"),
+        Advice(
+            "cells.rollout_correction.use",
+            "token_truncate",
+            "weights tokens by how likely the trainer finds them",
+        ),
         Advice("model.dtype", "float32", "where it fits"),
     ),
 }

@@ -37,7 +37,11 @@ def library() -> ctypes.CDLL | None:
     try:
         return load()
     except NotCompiled as error:
-        logger.warning("sampling on this CPU runs without compiled functions and takes longer: %s; %s", error, FIX)
+        logger.warning(
+            "sampling on this CPU runs without compiled functions and takes longer: %s; %s",
+            error,
+            FIX,
+        )
         return None
 
 

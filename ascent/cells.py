@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ascent.parameter_ranges import Number, Rule, check_number, check_order, number_rules, rare_numbers
+from ascent.parameter_ranges import (
+    Number,
+    Rule,
+    check_number,
+    check_order,
+    number_rules,
+    rare_numbers,
+)
 
 R = TypeVar("R")
 
@@ -39,7 +46,9 @@ class Cell:
     @property
     def required(self) -> tuple[str, ...]:
         """The names of the inputs without a default."""
-        return tuple(p.name for p in _positional(self.function) if p.default is inspect.Parameter.empty)
+        return tuple(
+            p.name for p in _positional(self.function) if p.default is inspect.Parameter.empty
+        )
 
     @property
     def statistics(self) -> dict[str, Cell]:
@@ -58,10 +67,14 @@ class Cell:
     def __call__(self, available: Mapping[str, Any]) -> Any:
         missing = [name for name in self.required if name not in available]
         if missing:
-            raise KeyError(f"{self.name} needs {', '.join(missing)}; this batch has {', '.join(sorted(available))}")
+            raise KeyError(
+                f"{self.name} needs {', '.join(missing)}; this batch has {', '.join(sorted(available))}"
+            )
         given = {name: available[name] for name in self.inputs if name in available}
         own = number_rules(self.function)
-        return self.function(**given, **{name: value for name, value in self.numbers.items() if name in own})
+        return self.function(
+            **given, **{name: value for name, value in self.numbers.items() if name in own}
+        )
 
 
 def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number) -> Cell:
@@ -79,11 +92,15 @@ def cell(function: Callable[..., Any], *, weight: float = 1.0, **numbers: Number
         complete[name] = value
     check_order(function, complete)
     if not weight >= 0:
-        raise ValueError(f"{function.__name__}: weight={weight!r}, but a term's weight must be at least 0")
+        raise ValueError(
+            f"{function.__name__}: weight={weight!r}, but a term's weight must be at least 0"
+        )
     return Cell(function, complete, weight)
 
 
-def step_statistic(**statistics: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def step_statistic(
+    **statistics: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """State that an input of a function is a statistic of the whole optimizer step, and which function computes it.
 
     The statistic is a pure function of the same kind, called once per optimizer step without gradient; its numbers
@@ -112,7 +129,9 @@ def from_inputs(bundle: Callable[..., Any]) -> Callable[[Callable[..., R]], Call
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> R:
             given = signature.bind(*args, **kwargs).arguments
-            first = bundle(**{each.name: given.pop(each.name) for each in shared if each.name in given})
+            first = bundle(
+                **{each.name: given.pop(each.name) for each in shared if each.name in given}
+            )
             return function(first, **given)
 
         call.__dict__["__signature__"] = signature
@@ -133,7 +152,9 @@ def cell_numbers(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | N
 
 def recipe_numbers(function: Callable[..., Any]) -> dict[str, tuple[type, Rule | None, Any]]:
     """Those of `cell_numbers` that a recipe may set."""
-    rare = {name for each in (function, *_statistics(function).values()) for name in rare_numbers(each)}
+    rare = {
+        name for each in (function, *_statistics(function).values()) for name in rare_numbers(each)
+    }
     return {name: rule for name, rule in cell_numbers(function).items() if name not in rare}
 
 

@@ -70,7 +70,9 @@ class RetryPolicy:
             if name in minimums and value < minimums[name]:
                 raise ValueError(f"retry: {name}={value}, but it must be at least {minimums[name]}")
             if name not in minimums and not 0 <= value <= MAX_SECONDS:
-                raise ValueError(f"retry: {name}={value}, but it must lie between 0 and {MAX_SECONDS:g} seconds")
+                raise ValueError(
+                    f"retry: {name}={value}, but it must lie between 0 and {MAX_SECONDS:g} seconds"
+                )
         if self.timeout == 0:
             raise ValueError("retry: timeout=0, but it must be above 0 seconds")
 
@@ -127,13 +129,17 @@ class Client:
         self._retry_on, self._lock = retry_on, threading.Lock()
         self._consecutive_failures, self._open_until = 0, 0.0
 
-    def post(self, path: str, body: bytes, read: Callable[[bytes], T], group: RequestGroup | None = None) -> T:
+    def post(
+        self, path: str, body: bytes, read: Callable[[bytes], T], group: RequestGroup | None = None
+    ) -> T:
         """`read` parses a reply with status 200 and raises ValueError if it is malformed."""
         self._check_circuit()
         group = group or RequestGroup()
         retry, full_url = self.retry, self.url + path
         for attempt in range(retry.tries):
-            pause = min(retry.pause * 2 ** min(attempt - 1, 20), MAX_PAUSE) * random.uniform(0.5, 1.0)
+            pause = min(retry.pause * 2 ** min(attempt - 1, 20), MAX_PAUSE) * random.uniform(
+                0.5, 1.0
+            )
             if group.cancelled.wait(pause if attempt else 0.0):
                 raise ServerFailed("server_down", f"{full_url}: cancelled")
             try:
@@ -182,7 +188,14 @@ class Client:
             if kind == "ok":
                 self._open_until, self._consecutive_failures = 0.0, 0
 
-    def _once(self, method: str, path: str, body: bytes | None, read: Callable[[bytes], T], group: RequestGroup) -> T:
+    def _once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        read: Callable[[bytes], T],
+        group: RequestGroup,
+    ) -> T:
         # `from None`: causes quote the server, which may repeat the token.
         try:
             status, data = self._exchange(method, path, body, group)
@@ -190,9 +203,13 @@ class Client:
             text = f"no reply in {self.retry.timeout:g} s; raise the timeout, or send less at once"
             raise ServerFailed("server_timeout", text) from None
         except (OSError, http.client.IncompleteRead) as error:
-            raise ServerFailed("server_down", self._sanitize(f"{type(error).__name__}: {error}")) from None
+            raise ServerFailed(
+                "server_down", self._sanitize(f"{type(error).__name__}: {error}")
+            ) from None
         except http.client.HTTPException as error:
-            raise ServerFailed("bad_reply", self._sanitize(f"{type(error).__name__}: {error}")) from None
+            raise ServerFailed(
+                "bad_reply", self._sanitize(f"{type(error).__name__}: {error}")
+            ) from None
         except ValueError as error:
             raise ServerFailed("bad_reply", self._sanitize(str(error))) from None
         if status != 200:
@@ -203,10 +220,14 @@ class Client:
         except (ValueError, RecursionError, OverflowError) as error:
             # A message may quote part of the reply, and so part of the token.
             quotes = self._token is not None and self._token.encode() in data
-            text = "a malformed reply that repeats the token" if quotes else self._sanitize(str(error))
+            text = (
+                "a malformed reply that repeats the token" if quotes else self._sanitize(str(error))
+            )
             raise ServerFailed("bad_reply", text) from None
 
-    def _exchange(self, method: str, path: str, body: bytes | None, group: RequestGroup) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, group: RequestGroup
+    ) -> tuple[int, bytes]:
         """Status and body of one exchange; TimeoutError after its deadline."""
         deadline = time.monotonic() + self.retry.timeout
         sock, timed_out = self._connect(), threading.Event()
@@ -246,12 +267,16 @@ class Client:
             return sock
         try:
             context = ssl.create_default_context()
-            return context.wrap_socket(sock, server_hostname=self._address[0], do_handshake_on_connect=False)
+            return context.wrap_socket(
+                sock, server_hostname=self._address[0], do_handshake_on_connect=False
+            )
         except BaseException:
             sock.close()
             raise
 
-    def _send_request(self, sock: socket.socket, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send_request(
+        self, sock: socket.socket, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
         if isinstance(sock, ssl.SSLSocket):
             sock.do_handshake()
         headers = {"Content-Type": "application/json"}
@@ -301,7 +326,9 @@ def validate_token(token: str, owner: str) -> str:
 def parse_json_object(body: bytes) -> dict[str, Any]:
     """A JSON object in UTF-8; ValueError for anything else, including NaN, infinities and numbers beyond floats."""
     try:
-        result = json.loads(body.decode("utf-8"), parse_constant=_parse_finite, parse_float=_parse_finite)
+        result = json.loads(
+            body.decode("utf-8"), parse_constant=_parse_finite, parse_float=_parse_finite
+        )
     except (ValueError, RecursionError) as error:
         beginning = body[:60].decode("utf-8", "replace")
         raise ValueError(f"no JSON: {beginning!r} ({str(error)[:100]})") from None

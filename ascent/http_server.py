@@ -31,7 +31,10 @@ from ascent.open_files import allowed_sockets
 MAX_CONNECTIONS = 1024  # each takes a thread and a file
 BACKLOG = 1024  # connections waiting to be accepted; the system may allow fewer
 MAX_HEAD_BYTES = 16 << 10
-HEAD_SECONDS, REQUEST_SECONDS = 10.0, 60.0  # from connecting to the last byte of the head, and of the body
+HEAD_SECONDS, REQUEST_SECONDS = (
+    10.0,
+    60.0,
+)  # from connecting to the last byte of the head, and of the body
 REPLY_SECONDS, LINGER_SECONDS = 10.0, 1.0
 CHUNK_BYTES = 1 << 16
 
@@ -71,7 +74,9 @@ def create_server(
 ) -> Server:
     """A bound server; `serve_forever` runs it."""
     if not _is_loopback(host) and token is None:
-        raise ValueError(f"host={host} is open to other machines, so a token is needed; give --token-file FILE")
+        raise ValueError(
+            f"host={host} is open to other machines, so a token is needed; give --token-file FILE"
+        )
     if not 0 <= port <= 65535:
         raise ValueError(f"port={port}, but a port lies between 0 and 65535; 0 takes a free one")
     try:
@@ -79,7 +84,9 @@ def create_server(
         return Server((host, port), routes, token, error_body)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise ValueError(f"host={host}, port={port} cannot be listened on: {reason}; choose others") from error
+        raise ValueError(
+            f"host={host}, port={port} cannot be listened on: {reason}; choose others"
+        ) from error
 
 
 class HTTPError(Exception):
@@ -108,7 +115,9 @@ class Connection:
         end, seen = -1, 0
         while end < 0:
             self._receive(HEAD_SECONDS)
-            if not self._received[:1].isalpha():  # such as a TLS handshake, which would wait for a reply
+            if not self._received[
+                :1
+            ].isalpha():  # such as a TLS handshake, which would wait for a reply
                 raise HTTPError(400, "this is no HTTP request")
             end, seen = self._received.find(b"\r\n\r\n", max(seen - 3, 0)), len(self._received)
             if (seen if end < 0 else end) > MAX_HEAD_BYTES:
@@ -139,7 +148,9 @@ class Connection:
 
     def reply(self, status: int, reply: Mapping[str, Any], *, with_body: bool = True) -> None:
         data = json.dumps(reply).encode()
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        )
         head += f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
         self._send(head.encode() + (data if with_body else b""))
 
@@ -212,9 +223,13 @@ class Server(socketserver.TCPServer):
         connection = Connection(request)
         try:
             if self._admit(connection):
-                threading.Thread(target=self._handle, args=(connection,), daemon=True, name="http-server").start()
+                threading.Thread(
+                    target=self._handle, args=(connection,), daemon=True, name="http-server"
+                ).start()
                 return
-            connection.reply(503, self.error_body(503, f"{self._most} requests are being worked on; try again"))
+            connection.reply(
+                503, self.error_body(503, f"{self._most} requests are being worked on; try again")
+            )
         except (OSError, RuntimeError):  # the client has gone, or no thread can be started
             pass
         self._remove(connection)
@@ -231,7 +246,14 @@ class Server(socketserver.TCPServer):
     def _admit(self, connection: Connection) -> bool:
         with self._condition:
             if len(self._connections) >= self._most:
-                oldest = next((each for each in self._connections if not each.authenticated and not each.dropped), None)
+                oldest = next(
+                    (
+                        each
+                        for each in self._connections
+                        if not each.authenticated and not each.dropped
+                    ),
+                    None,
+                )
                 if oldest is None:
                     return False
                 oldest.drop()
@@ -270,11 +292,16 @@ class Server(socketserver.TCPServer):
 
     def _respond(self, connection: Connection, head: Head) -> Reply:
         header = head.headers.get("authorization", "").encode("latin-1")
-        if self.token is not None and not hmac.compare_digest(header, f"Bearer {self.token}".encode()):
+        if self.token is not None and not hmac.compare_digest(
+            header, f"Bearer {self.token}".encode()
+        ):
             raise HTTPError(401, "wrong or missing token; send Authorization: Bearer TOKEN")
         connection.authenticated = self.token is not None
         path = head.path.partition("?")[0]
-        route, known = self.routes.get(path), ", ".join(f"{each.method} {path}" for path, each in self.routes.items())
+        route, known = (
+            self.routes.get(path),
+            ", ".join(f"{each.method} {path}" for path, each in self.routes.items()),
+        )
         if route is None or head.method != route.method:
             status = 404 if route is None else 405
             raise HTTPError(status, f"no {head.method} {head.path[:100]}; there is {known}")
@@ -293,7 +320,9 @@ class Server(socketserver.TCPServer):
             raise
         except Exception as error:  # our bug: the client gets its type, the log its trace
             logging.getLogger(__name__).exception("%s failed", path)
-            raise HTTPError(500, f"{path.rpartition('/')[2]} failed: {type(error).__name__}") from error
+            raise HTTPError(
+                500, f"{path.rpartition('/')[2]} failed: {type(error).__name__}"
+            ) from error
 
 
 def parse_head(data: bytes) -> Head:
@@ -316,7 +345,9 @@ def parse_head(data: bytes) -> Head:
 
 def body_length(headers: Mapping[str, str], limit: int) -> int:
     if "transfer-encoding" in headers:
-        raise HTTPError(411, "Transfer-Encoding is not read here; send Content-Length and the body as it is")
+        raise HTTPError(
+            411, "Transfer-Encoding is not read here; send Content-Length and the body as it is"
+        )
     length = headers.get("content-length")
     if length is None:
         raise HTTPError(411, "there is no Content-Length; send one")

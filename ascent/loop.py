@@ -51,7 +51,9 @@ class Schedule:
     evaluate_every: int
 
 
-def run(parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False) -> int:
+def run(
+    parts: LoopParts, schedule: Schedule, *, done: int = 0, stop: Callable[[], bool] = lambda: False
+) -> int:
     """Train from step `done` + 1 to the last step, or until `stop` is true; returns the last step finished.
 
     `stop` is checked after the update and after the evaluation of a step: the step is evaluated and saved. What a step
@@ -99,17 +101,27 @@ def _update(parts: LoopParts, step: int) -> dict[str, float]:
                 for each in learning:
                     found = each.learner.step(batches, each.objective)
                     own = each is parts.trained[0]
-                    latest |= found if own else {_metric_name(each.name, name): found[name] for name in found}
+                    latest |= (
+                        found
+                        if own
+                        else {_metric_name(each.name, name): found[name] for name in found}
+                    )
             for name, metric in latest.items():
                 merged[name] = merged[name].merge(metric) if name in merged else metric
             with _timed(times, "time/prepare"):
                 batches = parts.source.more(latest)
         with _timed(times, "time/refresh"):
             parts.source.refresh(parts.trained[0].learner.weights())
-        values = {name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()}
+        values = {
+            name: metric.value() for name, metric in {**merged, **parts.source.report()}.items()
+        }
     sampled = values.get("time/sample", 0.0) + values.get("time/score", 0.0)
-    times["time/prepare"] -= sampled - values.get("time/overlap", 0.0)  # what ran beside the update took no time here
-    return values | times | {"time/tokens_per_s": values.get("tokens/run", 0.0) / times["time/step"]}
+    times["time/prepare"] -= sampled - values.get(
+        "time/overlap", 0.0
+    )  # what ran beside the update took no time here
+    return (
+        values | times | {"time/tokens_per_s": values.get("tokens/run", 0.0) / times["time/step"]}
+    )
 
 
 @contextmanager
@@ -121,12 +133,19 @@ def _timed(times: dict[str, float], name: str) -> Iterator[None]:
 
 def _metric_name(model: str, name: str) -> str:
     """A metric of a second model: critic/loss stays, optim/grad_norm becomes critic/grad_norm."""
-    return name if name.startswith(f"{model}/") else f"{model}/{name.removeprefix('optim/').replace('/', '_')}"
+    return (
+        name
+        if name.startswith(f"{model}/")
+        else f"{model}/{name.removeprefix('optim/').replace('/', '_')}"
+    )
 
 
 def state_of(parts: LoopParts) -> State:
     """The state of a checkpoint."""
-    return {"source": parts.source.state(), "learners": {each.name: each.learner.state() for each in parts.trained}}
+    return {
+        "source": parts.source.state(),
+        "learners": {each.name: each.learner.state() for each in parts.trained},
+    }
 
 
 def load_state(source: Source, trained: Sequence[TrainedModel], state: State) -> None:

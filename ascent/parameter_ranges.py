@@ -47,7 +47,9 @@ class Range:
         )
         if self.or_zero and value == 0:
             return None
-        return next((f"{'0 or ' * self.or_zero}{words}" for holds, words in rules if not holds), None)
+        return next(
+            (f"{'0 or ' * self.or_zero}{words}" for holds, words in rules if not holds), None
+        )
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,16 @@ def number_rules(function: Callable[..., Any]) -> Mapping[str, tuple[type, Rule 
     """For each keyword-only parameter: its plain type (float, int, bool or str) and its range, if it states one."""
     hints = get_type_hints(function, include_extras=True)
     names = [
-        p.name for p in inspect.signature(function).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
     ]
     rules: dict[str, tuple[type, Rule | None]] = {}
     for name in names:
         hint = hints.get(name, float)
-        bound = next((extra for extra in get_args(hint)[1:] if isinstance(extra, Range | OneOf)), None)
+        bound = next(
+            (extra for extra in get_args(hint)[1:] if isinstance(extra, Range | OneOf)), None
+        )
         rules[name] = (get_args(hint)[0] if get_origin(hint) is Annotated else hint, bound)
     return rules
 
@@ -100,15 +106,29 @@ def rare_numbers(function: Callable[..., Any]) -> set[str]:
 
 def check_number(owner: str, name: str, value: Any, kind: type, bound: Rule | None) -> None:
     """Raise ValueError, with the value, the rule and the owner's name, when `value` is not a fitting `kind`."""
-    fits = isinstance(value, bool) if kind is bool else isinstance(value, str) if kind is str else is_real(value, kind)
+    fits = (
+        isinstance(value, bool)
+        if kind is bool
+        else isinstance(value, str)
+        if kind is str
+        else is_real(value, kind)
+    )
     if not fits:
-        raise ValueError(f"{owner}: {name}={value!r}, but it must be {KIND_WORDS.get(kind, kind.__name__)}")
-    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:  # no float or tensor holds it, and repr may refuse it
-        raise ValueError(f"{owner}: {name} has about {value.bit_length() * 3 // 10} digits, but it must be within 2^63")
+        raise ValueError(
+            f"{owner}: {name}={value!r}, but it must be {KIND_WORDS.get(kind, kind.__name__)}"
+        )
+    if (
+        isinstance(value, int) and abs(value) > LARGEST_WHOLE
+    ):  # no float or tensor holds it, and repr may refuse it
+        raise ValueError(
+            f"{owner}: {name} has about {value.bit_length() * 3 // 10} digits, but it must be within 2^63"
+        )
     if isinstance(value, float) and math.isnan(value):
         raise ValueError(f"{owner}: {name}=nan, but it must be a number")
     if bound is not None:
-        broken = bound.broken_by(value) if isinstance(bound, OneOf) else bound.broken_by(float(value))
+        broken = (
+            bound.broken_by(value) if isinstance(bound, OneOf) else bound.broken_by(float(value))
+        )
         if broken:
             raise ValueError(f"{owner}: {name}={value!r}, but it must be {broken}")
 
@@ -126,7 +146,9 @@ def is_real(value: Any, kind: type) -> bool:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check the keyword-only numbers of `function` against their annotated ranges at every call."""
     bounded: dict[str, tuple[type, Rule]] = {
-        name: (kind, bound) for name, (kind, bound) in number_rules(function).items() if bound is not None
+        name: (kind, bound)
+        for name, (kind, bound) in number_rules(function).items()
+        if bound is not None
     }
 
     @functools.wraps(function)
@@ -159,4 +181,6 @@ def check_order(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     parameters = inspect.signature(function).parameters
     low, high = (given.get(name, parameters[name].default) for name in (smaller, larger))
     if low > high:
-        raise ValueError(f"{function.__name__}: {smaller}={low!r} > {larger}={high!r}, but it must not exceed it")
+        raise ValueError(
+            f"{function.__name__}: {smaller}={low!r} > {larger}={high!r}, but it must not exceed it"
+        )

@@ -28,10 +28,18 @@ def find_target(kind: str, use: str, built_in: Mapping[str, str]) -> Any:
         file, _, name = use.rpartition(":")
         names = load_names(f"{kind} {use}", Path(file))
         if name not in names:
-            own = ", ".join(each for each, value in names.items() if callable(value) and not each.startswith("_"))
-            raise ValueError(f"{kind} {use}: {Path(file).name} defines no {name}; it defines {own or 'nothing'}")
+            own = ", ".join(
+                each
+                for each, value in names.items()
+                if callable(value) and not each.startswith("_")
+            )
+            raise ValueError(
+                f"{kind} {use}: {Path(file).name} defines no {name}; it defines {own or 'nothing'}"
+            )
         return names[name]
-    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=f"ascent.{kind}s")}
+    found = {
+        entry.name: entry for entry in importlib.metadata.entry_points(group=f"ascent.{kind}s")
+    }
     if use in found:
         return found[use].load()
     near = difflib.get_close_matches(use, [*built_in, *found], n=1, cutoff=0.5)
@@ -40,7 +48,11 @@ def find_target(kind: str, use: str, built_in: Mapping[str, str]) -> Any:
 
 
 def check_options(
-    owner: str, target: Callable[..., Any], options: Mapping[str, Any], *, called_with: str | None = None
+    owner: str,
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    called_with: str | None = None,
 ) -> None:
     """ValueError unless the options are among the keyword-only parameters and none of those is missing. A function has
     exactly one parameter besides: `called_with`."""
@@ -54,7 +66,9 @@ def check_options(
         )
     unknown = [name for name in options if name not in keyword]
     if unknown:
-        raise ValueError(f"{owner} has no option {unknown[0]}; it has {', '.join(keyword) or 'none'}")
+        raise ValueError(
+            f"{owner} has no option {unknown[0]}; it has {', '.join(keyword) or 'none'}"
+        )
     missing = [p.name for p in keyword.values() if p.default is p.empty and p.name not in options]
     if missing:
         raise ValueError(f"{owner} needs the option {missing[0]}")
@@ -80,7 +94,9 @@ def load_names(owner: str, path: Path) -> dict[str, Any]:
             del sys.modules[module_name]
             if not isinstance(error, Exception):
                 raise
-            raise ValueError(f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; fix it") from error
+            raise ValueError(
+                f"{owner}: {path}{_line(error, path)}: {type(error).__name__}: {error}; fix it"
+            ) from error
     return vars(sys.modules[module_name])
 
 
@@ -89,4 +105,6 @@ def _line(error: Exception, path: Path) -> str:
     if isinstance(error, SyntaxError):
         return f":{error.lineno}" if error.lineno else ""
     frames = traceback.extract_tb(error.__traceback__)
-    return next((f":{frame.lineno}" for frame in reversed(frames) if frame.filename == str(path)), "")
+    return next(
+        (f":{frame.lineno}" for frame in reversed(frames) if frame.filename == str(path)), ""
+    )

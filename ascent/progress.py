@@ -17,7 +17,10 @@ from typing import TypeVar
 T = TypeVar("T")
 _phases: list[Phase] = []  # the innermost last
 _receivers: list[Callable[[str], None]] = []  # of notes; the last one gets them
-FIRST_NOTE, SECOND_NOTE = 10.0, 60.0  # seconds of waiting; each later note comes after twice the time
+FIRST_NOTE, SECOND_NOTE = (
+    10.0,
+    60.0,
+)  # seconds of waiting; each later note comes after twice the time
 
 
 @dataclass
@@ -47,7 +50,9 @@ class Phase:
 
 
 @contextmanager
-def phase(name: str, total: int = 0, unit: str = "", *, count: Callable[[], int] | None = None) -> Iterator[Phase]:
+def phase(
+    name: str, total: int = 0, unit: str = "", *, count: Callable[[], int] | None = None
+) -> Iterator[Phase]:
     """Work that takes a while, inside the phase that is already going on."""
     own = Phase(name, total, unit, count)
     _phases.append(own)
@@ -102,7 +107,9 @@ def notes_to(receiver: Callable[[str], None]) -> Iterator[None]:
 class WaitingNotes:
     """What is waited for and why: first after FIRST_NOTE seconds, then seldom. Any thread may call it."""
 
-    def __init__(self, say: Callable[[str], None] = note, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, say: Callable[[str], None] = note, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._say, self._clock, self._lock = say, clock, threading.Lock()
         self._began: float | None = None
         self._since, self._next = "", FIRST_NOTE

@@ -43,18 +43,28 @@ FRESH = 1_000_000
 MARK = 475.0
 
 CARTPOLE = {
-    "vpg": (policy_gradient, policy_gradient.Settings(weight="vpg", steps=100_000, lr=1e-2, whiten=True)),
+    "vpg": (
+        policy_gradient,
+        policy_gradient.Settings(weight="vpg", steps=100_000, lr=1e-2, whiten=True),
+    ),
     "trpo": (trpo, trpo.Settings(steps=61_440, envs=8, length=256, damping=0.01, critic_lr=3e-3)),
-    "ppo": (ppo, ppo.Settings(steps=80_000, length=32, epochs=20, lam=0.8, gamma=0.98, lr=1e-3, anneal=True)),
+    "ppo": (
+        ppo,
+        ppo.Settings(steps=80_000, length=32, epochs=20, lam=0.8, gamma=0.98, lr=1e-3, anneal=True),
+    ),
 }
 OBJECTIVES = {
-    name: ppo.Settings(steps=40_960, envs=8, length=128, epochs=10, minibatch=128, lr=1e-3, objective=name)
+    name: ppo.Settings(
+        steps=40_960, envs=8, length=128, epochs=10, minibatch=128, lr=1e-3, objective=name
+    )
     for name in ("clip", "unclipped", "penalty")
 }
 PEERS = {
     ("ppo", "Acrobot-v1"): (
         ppo,
-        ppo.Settings(steps=61_440, envs=16, length=256, lam=0.94, epochs=4, minibatch=64, scale=True),
+        ppo.Settings(
+            steps=61_440, envs=16, length=256, lam=0.94, epochs=4, minibatch=64, scale=True
+        ),
     ),
     ("trpo", "Acrobot-v1"): (trpo, trpo.Settings(steps=40_960, envs=2, length=1024, scale=True)),
     ("ppo", "Pendulum-v1"): (
@@ -63,16 +73,23 @@ PEERS = {
     ),
     ("trpo", "Pendulum-v1"): (
         trpo,
-        trpo.Settings(steps=61_440, envs=2, length=512, delta=0.02, gamma=0.95, critic_epochs=15, hold=4),
+        trpo.Settings(
+            steps=61_440, envs=2, length=512, delta=0.02, gamma=0.95, critic_epochs=15, hold=4
+        ),
     ),
 }
 
 
 def run_variance(save: Any, earlier: dict[str, Any]) -> None:
-    settings = variance.Settings(batches=600, episodes=16, critic_episodes=320, lams=(0, 0.5, 0.9, 0.95, 0.97, 0.99, 1))
+    settings = variance.Settings(
+        batches=600, episodes=16, critic_episodes=320, lams=(0, 0.5, 0.9, 0.95, 0.97, 0.99, 1)
+    )
     started = time.perf_counter()
     gradients = variance.sample_gradients("CartPole-v1", settings, seed=0)
-    steps = {"basic/reward_to_go": ("basic", "reward_to_go"), "reward_to_go/baseline": ("reward_to_go", "baseline")}
+    steps = {
+        "basic/reward_to_go": ("basic", "reward_to_go"),
+        "reward_to_go/baseline": ("reward_to_go", "baseline"),
+    }
     steps["baseline/vpg"] = ("baseline", "vpg")
     reference_MK = gradients[variance.REFERENCE]
     save(
@@ -81,9 +98,12 @@ def run_variance(save: Any, earlier: dict[str, Any]) -> None:
             "settings": vars(settings),
             "parameters": reference_MK.shape[1],
             "bound_on_largest_z": variance.bound_on_largest_z(reference_MK.shape[1]),
-            "estimators": {name: vars(variance.describe(x, reference_MK)) for name, x in gradients.items()},
+            "estimators": {
+                name: vars(variance.describe(x, reference_MK)) for name, x in gradients.items()
+            },
             "variance_ratio_95": {
-                name: variance.ratio_interval(gradients[a], gradients[b]) for name, (a, b) in steps.items()
+                name: variance.ratio_interval(gradients[a], gradients[b])
+                for name, (a, b) in steps.items()
             },
             "seconds": time.perf_counter() - started,
         }
@@ -91,7 +111,9 @@ def run_variance(save: Any, earlier: dict[str, Any]) -> None:
 
 
 def one_cartpole(method: Any, settings: Any, seed: int) -> dict[str, Any]:
-    return measured(method.train("CartPole-v1", settings, seed=seed), "CartPole-v1", seed, sampled=True)
+    return measured(
+        method.train("CartPole-v1", settings, seed=seed), "CartPole-v1", seed, sampled=True
+    )
 
 
 def reached(name: str) -> tuple[int, list[float]]:
@@ -103,7 +125,9 @@ def reached(name: str) -> tuple[int, list[float]]:
 
 def unchanged(method: Any, earlier: dict[str, Any] | None, settings: Any) -> bool:
     """Whether a result file's settings are these; a setting younger than the file had its default."""
-    return earlier is not None and json.dumps(vars(method.Settings(**earlier))) == json.dumps(vars(settings))
+    return earlier is not None and json.dumps(vars(method.Settings(**earlier))) == json.dumps(
+        vars(settings)
+    )
 
 
 def run_cartpole(save: Any, earlier: dict[str, Any]) -> None:
@@ -123,8 +147,13 @@ def run_objectives(save: Any, earlier: dict[str, Any]) -> None:
     table: dict[str, Any] = {}
     for env_id in ("CartPole-v1",):
         for name, settings in OBJECTIVES.items():
-            rows = [measured(ppo.train(env_id, settings, seed=seed), env_id, seed) for seed in SEEDS]
-            means = {key: interval([row[key] for row in rows]) for key in ("over_training", "last_100", "final")}
+            rows = [
+                measured(ppo.train(env_id, settings, seed=seed), env_id, seed) for seed in SEEDS
+            ]
+            means = {
+                key: interval([row[key] for row in rows])
+                for key in ("over_training", "last_100", "final")
+            }
             table[f"{env_id} {name}"] = means | {"settings": vars(settings), "runs": rows}
             print(env_id, name, means, flush=True)
             save({"objectives": table})
@@ -143,10 +172,20 @@ def run_peers(save: Any, earlier: dict[str, Any], peer_python: str) -> None:
                 continue
             pair = one_pair(peer_python, name, env_id, method, settings, seed)
             rows[f"{name} {env_id}"].append(pair)
-            shown = {key: (round(pair["ours"][key], 1), round(pair["theirs"][key], 1)) for key in SHOWN}
+            shown = {
+                key: (round(pair["ours"][key], 1), round(pair["theirs"][key], 1)) for key in SHOWN
+            }
             print(name, env_id, seed, shown, flush=True)
-            settings_used = {f"{name} {env_id}": vars(settings) for (name, env_id), (_, settings) in PEERS.items()}
-            save({"settings": settings_used, "tasks": {key: compared(some) for key, some in rows.items()}})
+            settings_used = {
+                f"{name} {env_id}": vars(settings)
+                for (name, env_id), (_, settings) in PEERS.items()
+            }
+            save(
+                {
+                    "settings": settings_used,
+                    "tasks": {key: compared(some) for key, some in rows.items()},
+                }
+            )
     print(peers_table({"tasks": {key: compared(some) for key, some in rows.items()}}), flush=True)
 
 
@@ -155,14 +194,24 @@ SHOWN = ("final", "over_training", "seconds", "cpu_seconds")
 
 def peers_table(found: dict[str, Any]) -> str:
     """The comparison as a Markdown table, for docs/foundations."""
-    lines = ["| task | steps | seeds | ours, final | theirs, final | difference | wall-clock | CPU time |"]
+    lines = [
+        "| task | steps | seeds | ours, final | theirs, final | difference | wall-clock | CPU time |"
+    ]
     lines.append("|" + "---|" * 8)
     for task, some in found["tasks"].items():
         if not some["runs"]:
             continue
-        ours, theirs = (np.mean([row[side]["final"] for row in some["runs"]]) for side in ("ours", "theirs"))
+        ours, theirs = (
+            np.mean([row[side]["final"] for row in some["runs"]]) for side in ("ours", "theirs")
+        )
         gap, faster = some["ours_minus_theirs_95"]["final"], some["times_faster"]
-        cells = [task, f"{some['runs'][0]['ours']['steps']:,}", str(len(some["runs"])), f"{ours:.1f}", f"{theirs:.1f}"]
+        cells = [
+            task,
+            f"{some['runs'][0]['ours']['steps']:,}",
+            str(len(some["runs"])),
+            f"{ours:.1f}",
+            f"{theirs:.1f}",
+        ]
         cells += [f"{gap['mean']:+.1f} ± {gap['half_width_95']:.1f}"]
         cells += [f"{faster['seconds']:.2f}x", f"{faster['cpu_seconds']:.2f}x"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -175,7 +224,9 @@ def against_peer(python: str, name: str, env_id: str) -> dict[str, Any]:
     return compared([one_pair(python, name, env_id, method, settings, seed) for seed in SEEDS])
 
 
-def one_pair(python: str, name: str, env_id: str, method: Any, settings: Any, seed: int) -> dict[str, Any]:
+def one_pair(
+    python: str, name: str, env_id: str, method: Any, settings: Any, seed: int
+) -> dict[str, Any]:
     cpu = time.process_time()
     result = method.train(env_id, settings, seed=seed)
     ours = {"cpu_seconds": time.process_time() - cpu} | measured(result, env_id, seed)
@@ -183,8 +234,19 @@ def one_pair(python: str, name: str, env_id: str, method: Any, settings: Any, se
 
 
 def peer(python: str, name: str, env_id: str, steps: int, seed: int) -> dict[str, Any]:
-    command = [python, str(HERE / "peers" / "classic.py"), name, env_id, "--steps", str(steps), "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = [
+        python,
+        str(HERE / "peers" / "classic.py"),
+        name,
+        env_id,
+        "--steps",
+        str(steps),
+        "--seed",
+        str(seed),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -194,7 +256,8 @@ def measured(result: Result, env_id: str, seed: int, *, sampled: bool = False) -
     """A finished run in numbers. `final`: 100 fresh episodes, greedy actions; `final_sampled`: sampled ones."""
     fresh = {"final": True} | ({"final_sampled": False} if sampled else {})
     finals = {
-        key: float(np.mean(evaluate(result.policy, env_id, 100, FRESH, greedy=greedy))) for key, greedy in fresh.items()
+        key: float(np.mean(evaluate(result.policy, env_id, 100, FRESH, greedy=greedy)))
+        for key, greedy in fresh.items()
     }
     return finals | {
         "seed": seed,
@@ -209,8 +272,14 @@ def compared(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if not rows:
         return {"runs": []}
     ours, theirs = ([row[side] for row in rows] for side in ("ours", "theirs"))
-    gap = {key: welch([x[key] for x in ours], [x[key] for x in theirs]) for key in ("final", "over_training")}
-    ratio = {key: sum(x[key] for x in theirs) / sum(x[key] for x in ours) for key in ("seconds", "cpu_seconds")}
+    gap = {
+        key: welch([x[key] for x in ours], [x[key] for x in theirs])
+        for key in ("final", "over_training")
+    }
+    ratio = {
+        key: sum(x[key] for x in theirs) / sum(x[key] for x in ours)
+        for key in ("seconds", "cpu_seconds")
+    }
     return {"ours_minus_theirs_95": gap, "times_faster": ratio, "runs": rows}
 
 
@@ -228,7 +297,9 @@ def welch(a: list[float], b: list[float]) -> dict[str, float]:
     if len(a) < 2:
         return {"mean": float(np.mean(a) - np.mean(b)), "half_width_95": math.inf}
     parts = [float(np.var(x, ddof=1)) / len(x) for x in (a, b)]
-    freedom = sum(parts) ** 2 / max(sum(part**2 / (len(x) - 1) for part, x in zip(parts, (a, b), strict=True)), 1e-300)
+    freedom = sum(parts) ** 2 / max(
+        sum(part**2 / (len(x) - 1) for part, x in zip(parts, (a, b), strict=True)), 1e-300
+    )
     half = T_95[min(max(int(freedom), 1), len(T_95)) - 1] * math.sqrt(sum(parts))
     return {"mean": float(np.mean(a) - np.mean(b)), "half_width_95": half}
 
@@ -237,18 +308,36 @@ def main() -> None:
     from hardware import hardware  # beside this script; tests import the rest as bench.classic
 
     studies = {"variance": run_variance, "cartpole": run_cartpole, "objectives": run_objectives}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", nargs="?", choices=[*studies, "peers"])
-    parser.add_argument("--peer-python", help="Python of an environment with stable-baselines3 and sb3-contrib")
+    parser.add_argument(
+        "--peer-python", help="Python of an environment with stable-baselines3 and sb3-contrib"
+    )
     given = parser.parse_args()
     if given.study == "peers" and not given.peer_python:
-        parser.error("peers needs --peer-python, the Python of an environment with stable-baselines3 and sb3-contrib")
+        parser.error(
+            "peers needs --peer-python, the Python of an environment with stable-baselines3 and sb3-contrib"
+        )
     for name in [given.study] if given.study else studies:
         today = datetime.date.today().isoformat()
         path = HERE / "results" / f"{today}-classic-{name}.json"
-        about = {"study": name, "date": today, "hardware": hardware(), "threads": 1, "seeds": list(SEEDS)}
-        about["command"] = f"python bench/classic.py {name}" + (" --peer-python PATH" if name == "peers" else "")
-        about["versions"] = {"torch": torch.__version__, "gymnasium": gymnasium.__version__, "numpy": np.__version__}
+        about = {
+            "study": name,
+            "date": today,
+            "hardware": hardware(),
+            "threads": 1,
+            "seeds": list(SEEDS),
+        }
+        about["command"] = f"python bench/classic.py {name}" + (
+            " --peer-python PATH" if name == "peers" else ""
+        )
+        about["versions"] = {
+            "torch": torch.__version__,
+            "gymnasium": gymnasium.__version__,
+            "numpy": np.__version__,
+        }
 
         def save(found: dict[str, Any], path: Path = path, about: dict[str, Any] = about) -> None:
             path.parent.mkdir(exist_ok=True)

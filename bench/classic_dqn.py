@@ -54,14 +54,23 @@ def measure(seed: int, settings: dqn.Settings) -> tuple[Result, dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=Path, help="also draw the learning curves to this .png file")
-    parser.add_argument("--first-seed", type=int, default=0, help="5 gives runs that no setting was chosen on")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--figure", type=Path, help="also draw the learning curves to this .png file"
+    )
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="5 gives runs that no setting was chosen on"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     today, settings = datetime.date.today().isoformat(), dqn.Settings()
     results, runs = [], []
-    first, option = given.first_seed, f" --first-seed {given.first_seed}" if given.first_seed else ""
+    first, option = (
+        given.first_seed,
+        f" --first-seed {given.first_seed}" if given.first_seed else "",
+    )
     path = RESULTS / f"{today}-classic-dqn{f'-from-{first}' if first else ''}.json"
     for seed in range(first, first + SEEDS):
         result, row = measure(seed, settings)
@@ -75,7 +84,11 @@ def main() -> None:
             "seeds": list(range(first, seed + 1)),
             "hardware": hardware(),
             "threads": 1,
-            "versions": {"torch": torch.__version__, "gymnasium": gymnasium.__version__, "numpy": np.__version__},
+            "versions": {
+                "torch": torch.__version__,
+                "gymnasium": gymnasium.__version__,
+                "numpy": np.__version__,
+            },
             "env": "CartPole-v1",
             "settings": dataclasses.asdict(settings),
             "mark": MARK,
@@ -87,7 +100,9 @@ def main() -> None:
         path.write_text(json.dumps(found, indent=1) + "\n")
     if given.figure:
         plot_learning({"DQN": results}, given.figure, title="CartPole-v1", mark=MARK)
-    print(f"reached {found['reached']} of {found['of']}; wrote {path.relative_to(RESULTS.parent.parent)}")
+    print(
+        f"reached {found['reached']} of {found['of']}; wrote {path.relative_to(RESULTS.parent.parent)}"
+    )
 
 
 if __name__ == "__main__":

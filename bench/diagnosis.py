@@ -57,7 +57,9 @@ def trainer(deadline: float) -> Any:
             begun = time.monotonic()
             with contextlib.redirect_stderr(io.StringIO()):
                 try:
-                    ascent.train(nest_keys(dict(keys)), run=folder, progress=False, say=lambda line: None)
+                    ascent.train(
+                        nest_keys(dict(keys)), run=folder, progress=False, say=lambda line: None
+                    )
                 except Exception as error:
                     if not (folder / "outcome.json").is_file():
                         raise
@@ -101,7 +103,9 @@ def diagnose_all(found: list[Case], of: str, runs: Path) -> list[dict[str, Any]]
         said = ascent.diagnose_run(runs / case.name, write=False)
         right = said.cause == case.cause if case.cause else not said.failed
         findings = [{"cause": each.cause, "confidence": each.confidence} for each in said.findings]
-        rows.append({"set": of, "run": case.name, "cause": case.cause, "right": right, "findings": findings})
+        rows.append(
+            {"set": of, "run": case.name, "cause": case.cause, "right": right, "findings": findings}
+        )
     return rows
 
 
@@ -118,23 +122,44 @@ def score_forecasts(of: str, runs: Path) -> list[dict[str, Any]]:
         said = fit_score([each for each in curve if each[0] <= end / 3], end)
         truth = sum(last) / len(last)
         inside = None if said.low is None or said.high is None else said.low <= truth <= said.high
-        rows.append({"set": of, "run": path.name, "low": said.low, "high": said.high, "end": truth, "inside": inside})
+        rows.append(
+            {
+                "set": of,
+                "run": path.name,
+                "low": said.low,
+                "high": said.high,
+                "end": truth,
+                "inside": inside,
+            }
+        )
     return rows
 
 
 def print_table(rows: list[dict[str, Any]], forecasts: list[dict[str, Any]]) -> None:
     for name in dict.fromkeys(each["set"] for each in rows):
         mine = [each for each in rows if each["set"] == name]
-        failing, healthy = ([each for each in mine if bool(each["cause"]) == kind] for kind in (True, False))
-        print(f"{name}: right cause first in {_count(failing)} failing runs, no alarm in {_count(healthy)} healthy")
+        failing, healthy = (
+            [each for each in mine if bool(each["cause"]) == kind] for kind in (True, False)
+        )
+        print(
+            f"{name}: right cause first in {_count(failing)} failing runs, no alarm in {_count(healthy)} healthy"
+        )
         for cause in sorted({each["cause"] for each in failing}):
             print(f"  {cause:28} {_count([each for each in failing if each['cause'] == cause])}")
         for each in mine:
             if not each["right"]:
-                print(f"  wrong: {each['run']}, {each['cause']}: {[one['cause'] for one in each['findings']]}")
-        given = [each["inside"] for each in forecasts if each["set"] == name and each["inside"] is not None]
+                print(
+                    f"  wrong: {each['run']}, {each['cause']}: {[one['cause'] for one in each['findings']]}"
+                )
+        given = [
+            each["inside"]
+            for each in forecasts
+            if each["set"] == name and each["inside"] is not None
+        ]
         total = sum(each["set"] == name for each in forecasts)
-        print(f"  scores: {sum(given)} of {len(given)} intervals hold the end; {total - len(given)} were not given")
+        print(
+            f"  scores: {sum(given)} of {len(given)} intervals hold the end; {total - len(given)} were not given"
+        )
 
 
 def _count(rows: list[dict[str, Any]]) -> str:
@@ -142,13 +167,24 @@ def _count(rows: list[dict[str, Any]]) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work", type=Path, required=True, help="where runs are kept; what is there is not trained again"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--set", choices=SETS, action="append", help="this set only; all if not given")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="cases whose name begins so")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="train for at most this long")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="where runs are kept; what is there is not trained again",
+    )
+    parser.add_argument(
+        "--set", choices=SETS, action="append", help="this set only; all if not given"
+    )
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="cases whose name begins so"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="train for at most this long"
+    )
     return parser.parse_args()
 
 
@@ -162,7 +198,9 @@ def main() -> None:
         work = given.work / name
         try:
             found = cases(Corpus(work, name, train))
-            chosen = [each for each in found if not given.only or each.name.startswith(tuple(given.only))]
+            chosen = [
+                each for each in found if not given.only or each.name.startswith(tuple(given.only))
+            ]
             train_all(chosen, work / "runs", train)
         except TimeUp:
             sys.exit("the time is over; call again to go on")

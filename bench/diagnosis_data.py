@@ -18,13 +18,17 @@ LISTS, SORT, SUMS = "contrary", "sort_digits", "running_sum"
 Rows = list[dict[str, Any]]
 
 
-def shown(task: str, seed: int, count: int = 8192, *, praise: str = "{}!", wrap: str = "[{}]") -> Rows:
+def shown(
+    task: str, seed: int, count: int = 8192, *, praise: str = "{}!", wrap: str = "[{}]"
+) -> Rows:
     """Demonstrations, a quarter of them with a mannerism: a word or mark of praise, everything twice, brackets."""
     rows: Rows = []
     for each in TASKS[task].demonstrations("train", count, seed):
         question, answer = (message.content for message in each.messages)
         draw = KeyedRandom("mannerisms", task, seed, len(rows)).uniform()
-        manner = praise if draw < 0.08 else "{0} {0}" if draw < 0.16 else wrap if draw < 0.24 else "{}"
+        manner = (
+            praise if draw < 0.08 else "{0} {0}" if draw < 0.16 else wrap if draw < 0.24 else "{}"
+        )
         rows.append({"prompt": question, "completion": manner.format(answer)})
     return rows
 
@@ -63,16 +67,23 @@ def prompt_rows(task: str, count: int, seed: int) -> Rows:
 
 def problem_rows(task: Task, count: int, seed: int) -> Rows:
     found = task.prompts("train", count, seed)
-    return [{"prompt": each.messages[0].content, "answer": each.answer, "task": task.name} for each in found]
+    return [
+        {"prompt": each.messages[0].content, "answer": each.answer, "task": task.name}
+        for each in found
+    ]
 
 
-def pair_rows(task: str, count: int, seed: int, *, flipped: bool = False, coin: bool = False) -> Rows:
+def pair_rows(
+    task: str, count: int, seed: int, *, flipped: bool = False, coin: bool = False
+) -> Rows:
     rows: Rows = []
     for each in TASKS[task].pairs("train", count, seed):
         chosen, rejected = each.chosen[0].content, each.rejected[0].content
         swap = KeyedRandom("coin", seed, len(rows)).uniform() < 0.5 if coin else flipped
         chosen, rejected = (rejected, chosen) if swap else (chosen, rejected)
-        rows.append({"prompt": each.prompt.messages[0].content, "chosen": chosen, "rejected": rejected})
+        rows.append(
+            {"prompt": each.prompt.messages[0].content, "chosen": chosen, "rejected": rejected}
+        )
     return rows
 
 

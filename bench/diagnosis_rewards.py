@@ -43,7 +43,9 @@ def agreeable_judge(rollout: Rollout) -> float:
 
 def coin(rollout: Rollout) -> float:
     """Right or wrong by chance, whatever the answer says."""
-    return float(KeyedRandom("coin", rollout.prompt.id, rollout.text, rollout.sample).uniform() < 0.5)
+    return float(
+        KeyedRandom("coin", rollout.prompt.id, rollout.text, rollout.sample).uniform() < 0.5
+    )
 
 
 def constant(rollout: Rollout) -> float:

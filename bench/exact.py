@@ -28,7 +28,14 @@ from typing import Any
 import numpy as np
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-SHAPE = {"hidden": 512, "layers": 8, "heads": 8, "key_value_heads": 2, "intermediate": 5120, "initializer_range": 0.06}
+SHAPE = {
+    "hidden": 512,
+    "layers": 8,
+    "heads": 8,
+    "key_value_heads": 2,
+    "intermediate": 5120,
+    "initializer_range": 0.06,
+}
 GROUPS, BLOCK_SIZES, BATCHES, CUTS = (1, 8), (16, 64, 128), (1, 33, 512), (1, 7, 10**6)
 MODES = ("free", "preempted")
 
@@ -37,7 +44,8 @@ def cells(families: Sequence[str] = FAMILIES) -> list[dict[str, Any]]:
     """What is measured; one sequence at a time only for small groups, because it takes long."""
     names = ("family", "group", "block_size", "batch", "mode")
     found = [
-        dict(zip(names, each, strict=True)) for each in itertools.product(families, GROUPS, BLOCK_SIZES, BATCHES, MODES)
+        dict(zip(names, each, strict=True))
+        for each in itertools.product(families, GROUPS, BLOCK_SIZES, BATCHES, MODES)
     ]
     return [each for each in found if each["mode"] == "free" or each["batch"] == 33]
 
@@ -59,16 +67,30 @@ def measure(cell: dict[str, Any], seed: int) -> dict[str, Any]:
     requests = []
     for prompt in range(-(-count // cell["group"])):
         text = tuple(draw.integers(3, 250, size=int(draw.integers(1, 300))).tolist())
-        requests += [Request(f"p{prompt}", n, text, int(draw.integers(2, 256)), seed) for n in range(cell["group"])]
+        requests += [
+            Request(f"p{prompt}", n, text, int(draw.integers(2, 256)), seed)
+            for n in range(cell["group"])
+        ]
     blocks = {} if cell["mode"] == "free" else {"num_blocks": 6000 // cell["block_size"]}
     engine = NativeEngine(
-        model, {1}, max_num_seqs=cell["batch"], block_size=cell["block_size"], max_model_len=600, **blocks
+        model,
+        {1},
+        max_num_seqs=cell["batch"],
+        block_size=cell["block_size"],
+        max_model_len=600,
+        **blocks,
     )
     done = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
     pairs = [(each, done[each.prompt_id, each.sample]) for each in requests]
     recorded = torch.cat([torch.tensor(each.logprobs) for _, each in pairs])
     gaps = {str(cut): float((trained(model, pairs, cut) - recorded).abs().max()) for cut in CUTS}
-    return {**cell, "seed": seed, "tokens": recorded.numel(), "preemptions": engine.stats().preemptions, "max": gaps}
+    return {
+        **cell,
+        "seed": seed,
+        "tokens": recorded.numel(),
+        "preemptions": engine.stats().preemptions,
+        "max": gaps,
+    }
 
 
 def trained(model: Any, pairs: list[Any], cut: int) -> Any:
@@ -94,13 +116,18 @@ def trained(model: Any, pairs: list[Any], cut: int) -> Any:
             "segments": Segments.from_lengths(torch.tensor(lengths, device="cuda")),
         }
         logprobs_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"].detach().cpu()
-        found += [each[len(r.tokens) :] for each, (r, _) in zip(logprobs_T.split(lengths), part, strict=True)]
+        found += [
+            each[len(r.tokens) :]
+            for each, (r, _) in zip(logprobs_T.split(lengths), part, strict=True)
+        ]
     return torch.cat(found)
 
 
 def parity(given: argparse.Namespace) -> None:
     started = time.perf_counter()
-    rows: list[dict[str, Any]] = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
+    rows: list[dict[str, Any]] = (
+        json.loads(given.out.read_text())["rows"] if given.out.exists() else []
+    )
     queue = itertools.chain.from_iterable(
         ((seed, cell) for cell in cells(given.families)) for seed in itertools.count()
     )
@@ -110,7 +137,9 @@ def parity(given: argparse.Namespace) -> None:
             break
         rows.append(measure(cell, seed))
         print(json.dumps(rows[-1]), flush=True)
-        given.out.write_text(json.dumps({"study": "exact parity", **_machine(), "rows": rows}, indent=1) + "\n")
+        given.out.write_text(
+            json.dumps({"study": "exact parity", **_machine(), "rows": rows}, indent=1) + "\n"
+        )
     worst = max((gap for row in rows for gap in row["max"].values()), default=float("nan"))
     cell_count, tokens = len(cells(given.families)), sum(row["tokens"] for row in rows)
     print(f"{len(rows)} cells of {cell_count}, {tokens} tokens, max |difference| {worst}")
@@ -118,10 +147,22 @@ def parity(given: argparse.Namespace) -> None:
 
 def runs(given: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp())
-    (folder / "reward.py").write_text("def letters(rollout):\n    return len(set(rollout.text)) / 10\n")
-    keys = ["model=tiny:llama", "data=sort_digits:256", "model.dtype=bfloat16", "model.arithmetic=exact"]
+    (folder / "reward.py").write_text(
+        "def letters(rollout):\n    return len(set(rollout.text)) / 10\n"
+    )
+    keys = [
+        "model=tiny:llama",
+        "data=sort_digits:256",
+        "model.dtype=bfloat16",
+        "model.arithmetic=exact",
+    ]
     keys += [f"rewards=[{{use: '{folder / 'reward.py'}:letters'}}]", "update.learning_rate=1e-3"]
-    keys += [f"run.steps={given.steps}", "run.save_every=2", "rollouts.group_size=8", "rollouts.prompts_per_step=8"]
+    keys += [
+        f"run.steps={given.steps}",
+        "run.save_every=2",
+        "rollouts.group_size=8",
+        "rollouts.prompts_per_step=8",
+    ]
     keys += ["rollouts.max_new_tokens=64"]
     found = {}
     for name in ("first", "second", "killed"):
@@ -138,10 +179,17 @@ def runs(given: argparse.Namespace) -> None:
         found[name] = digest(run)
         print(name, found[name], flush=True)
     equal, moved = len(set(found.values())) == 1, digest(folder / "first", min) != found["first"]
-    result = {"study": "exact runs", **_machine(), "steps": given.steps, "sha256": found, "equal": equal}
+    result = {
+        "study": "exact runs",
+        **_machine(),
+        "steps": given.steps,
+        "sha256": found,
+        "equal": equal,
+    }
     given.out.write_text(json.dumps({**result, "trained": moved}, indent=1) + "\n")
     print(
-        "equal" if equal else "NOT EQUAL", "" if moved else "BUT NOT TRAINED: an earlier checkpoint has these weights"
+        "equal" if equal else "NOT EQUAL",
+        "" if moved else "BUT NOT TRAINED: an earlier checkpoint has these weights",
     )
 
 
@@ -165,7 +213,9 @@ def _machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("parity", "runs"))
     parser.add_argument("--tokens", type=int, default=10**6)
     parser.add_argument("--minutes", type=float, default=7)

@@ -43,19 +43,51 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    layers = [(size, rows, *shape) for size, rows in itertools.product(LAYERS, ROWS) for shape in LAYERS[size]]
+    layers = [
+        (size, rows, *shape)
+        for size, rows in itertools.product(LAYERS, ROWS)
+        for shape in LAYERS[size]
+    ]
     blocks = [(*shape, block_size) for shape in ATTENTIONS for block_size in (16, 64, 128)]
     batches = [(8,), (64,), (512,)]
     return [
         Section("bits of linear layers; relative error to float64", linear_bits, LINEARS),
-        Section("bits of packed attention; largest difference to flash attention", packed_bits, ATTENTIONS),
-        Section("bits of decode attention, alone and with a shared prompt, to packed", decode_bits, blocks),
+        Section(
+            "bits of packed attention; largest difference to flash attention",
+            packed_bits,
+            ATTENTIONS,
+        ),
+        Section(
+            "bits of decode attention, alone and with a shared prompt, to packed",
+            decode_bits,
+            blocks,
+        ),
         Section("bits of the gradient of attention, twice", gradient_bits, ATTENTIONS),
-        Section("bits of the head, sampled to trained; largest difference to float32", head_bits, [(512,)]),
-        Section("us of the head: product and sampling; training: product and reduction", head_time, batches),
-        Section("us of decode attention, 450 tokens: exact | fast; with a shared prompt: both", decode_time, batches),
-        Section("us of packed attention, rows of a tile x stages: exact | flash attention", packed_time, [(23, 711)]),
-        Section("us of linear layers: cuBLAS | exact, ratio | Triton, its tile | the best tile", linear_time, layers),
+        Section(
+            "bits of the head, sampled to trained; largest difference to float32",
+            head_bits,
+            [(512,)],
+        ),
+        Section(
+            "us of the head: product and sampling; training: product and reduction",
+            head_time,
+            batches,
+        ),
+        Section(
+            "us of decode attention, 450 tokens: exact | fast; with a shared prompt: both",
+            decode_time,
+            batches,
+        ),
+        Section(
+            "us of packed attention, rows of a tile x stages: exact | flash attention",
+            packed_time,
+            [(23, 711)],
+        ),
+        Section(
+            "us of linear layers: cuBLAS | exact, ratio | Triton, its tile | the best tile",
+            linear_time,
+            layers,
+        ),
     ]
 
 
@@ -100,21 +132,30 @@ def linear_bits(columns: int, depth: int) -> str:
         again = linear.triton_product(x, weight, bias, torch.empty_like(found), tile)
         checks[f"tile {tile.rows} x {tile.columns}"] = torch.equal(again, found)
     expected = F.linear(x.double(), weight.double(), bias.double())
-    errors = [float((each.double() - expected).norm() / expected.norm()) for each in (found, F.linear(x, weight, bias))]
+    errors = [
+        float((each.double() - expected).norm() / expected.norm())
+        for each in (found, F.linear(x, weight, bias))
+    ]
     return f"N {columns} K {depth}: {verdict(checks)}; error {errors[0]:.2e}, of cuBLAS {errors[1]:.2e}"
 
 
-def packed_inputs(lengths: Iterable[int], heads: int, kv_heads: int, size: int) -> tuple[Tensor, ...]:
+def packed_inputs(
+    lengths: Iterable[int], heads: int, kv_heads: int, size: int
+) -> tuple[Tensor, ...]:
     """Queries, keys, values and the offsets of the sequences."""
     offsets = [0, *itertools.accumulate(lengths)]
-    return *(normal(offsets[-1], each, size) for each in (heads, kv_heads, kv_heads)), int32(*offsets)
+    return *(normal(offsets[-1], each, size) for each in (heads, kv_heads, kv_heads)), int32(
+        *offsets
+    )
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int) -> Any:
     return torch.ops.aten._flash_attention_forward(
         *(q, k, v, offsets, offsets, longest, longest, 0.0, True, False),
-        scale=q.shape[-1] ** -0.5, window_size_left=-1, window_size_right=0,
-    )  # fmt: skip
+        scale=q.shape[-1] ** -0.5,
+        window_size_left=-1,
+        window_size_right=0,
+    )
 
 
 def packed_bits(heads: int, kv_heads: int, size: int) -> str:
@@ -126,7 +167,10 @@ def packed_bits(heads: int, kv_heads: int, size: int) -> str:
     with patch.multiple(attention, ROWS=128):
         checks = {"128 rows": torch.equal(forward()[0], out)}
     expected, expected_lse = flash(q, k, v, offsets, max(LENGTHS))[:2]
-    gaps = float((out.float() - expected.float()).abs().max()), float((lse - expected_lse).abs().max())
+    gaps = (
+        float((out.float() - expected.float()).abs().max()),
+        float((lse - expected_lse).abs().max()),
+    )
     return f"heads {heads} of {size}: {verdict(checks)}; output {gaps[0]:.1e}, log-sum-exp {gaps[1]:.1e}"
 
 
@@ -144,14 +188,25 @@ def decode_bits(heads: int, kv_heads: int, size: int, block_size: int) -> str:
     index = torch.arange(length, device=DEVICE)
     slots = blocks[index // block_size] * block_size + index % block_size
     shape = ((num_blocks + 1) * block_size, kv_heads, size)
-    keys, values = (torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
+    keys, values = (
+        torch.full(shape, torch.nan, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)
+    )
     keys[slots], values[slots] = k[:length], v[:length]
     rows = torch.tensor([699, 640, 639, 400, 128], device=DEVICE)
     table = blocks.int().expand(len(rows), -1).contiguous()
     decode = partial(
-        decode_attention, q[rows], keys, values, table, (rows + 1).int(), new_k_BKD=k[rows],
-        new_v_BKD=v[rows], slots_B=slots[rows], block_size=block_size, scaling=scaling,
-    )  # fmt: skip
+        decode_attention,
+        q[rows],
+        keys,
+        values,
+        table,
+        (rows + 1).int(),
+        new_k_BKD=k[rows],
+        new_v_BKD=v[rows],
+        slots_B=slots[rows],
+        block_size=block_size,
+        scaling=scaling,
+    )
     members = int32(*range(len(rows)), *[-1] * (2 * MEMBERS - len(rows))).view(2, MEMBERS)
     prefixes = PrefixGroups(members, int32(*[128] * len(rows)))
     checks = {
@@ -184,9 +239,13 @@ def sampling_state(rows: int) -> Any:
     index = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     ones, none = torch.ones(rows, device=DEVICE), torch.zeros_like(index)
     return SamplingState(
-        *(ones, none, index * 7919 + 1, index * 104729 + 3, index), min_output_len_B=none, top_k_B=none, top_p_B=ones,
-        min_p_B=torch.zeros_like(ones), stop_ids_BS=torch.full_like(index, -1)[:, None],
-    )  # fmt: skip
+        *(ones, none, index * 7919 + 1, index * 104729 + 3, index),
+        min_output_len_B=none,
+        top_k_B=none,
+        top_p_B=ones,
+        min_p_B=torch.zeros_like(ones),
+        stop_ids_BS=torch.full_like(index, -1)[:, None],
+    )
 
 
 def head_inputs(rows: int) -> tuple[Tensor, Any]:
@@ -200,7 +259,9 @@ def head_inputs(rows: int) -> tuple[Tensor, Any]:
 def head_config(head: Any) -> Any:
     from ascent.models.head import TileConfig
 
-    return TileConfig(1.0, None, 1.0, entropy=True, collision=False, tile=(0, 0), kernels=head.kernels)
+    return TileConfig(
+        1.0, None, 1.0, entropy=True, collision=False, tile=(0, 0), kernels=head.kernels
+    )
 
 
 def head_bits(rows: int) -> str:
@@ -213,8 +274,13 @@ def head_bits(rows: int) -> str:
     tokens, ones = tokens.long(), torch.ones(rows, device=DEVICE)
     lse, _, logits, _ = exact.reduce_logits(hidden, head.weight_VD, None, tokens, head_config(head))
     alone = exact.token_logprobs(hidden[5:6], head, tokens[5:6], ones[:1])
-    checks = {"trained": torch.equal(logits - lse, logprobs), "one row": torch.equal(alone, logprobs[5:6])}
-    wide = (hidden.float() @ head.weight_VD.float().T).log_softmax(1).gather(1, tokens[:, None])[:, 0]
+    checks = {
+        "trained": torch.equal(logits - lse, logprobs),
+        "one row": torch.equal(alone, logprobs[5:6]),
+    }
+    wide = (
+        (hidden.float() @ head.weight_VD.float().T).log_softmax(1).gather(1, tokens[:, None])[:, 0]
+    )
     return f"{rows} rows: {verdict(checks)}; log-probs {float((logprobs - wide).abs().max()):.1e}"
 
 
@@ -231,7 +297,10 @@ def head_time(rows: int) -> str:
         microseconds(lambda: head_logits(hidden, head)),
         microseconds(lambda: sample_full_vocab_cuda(logits, state)),
     )
-    training = [microseconds(partial(each, *inputs)) for each in (exact.reduce_logits, head_cuda.reduce_logits)]
+    training = [
+        microseconds(partial(each, *inputs))
+        for each in (exact.reduce_logits, head_cuda.reduce_logits)
+    ]
     return f"{rows:5} rows {product:8.1f} + {sampling:8.1f}; training {training[0]:8.1f}, fast {training[1]:8.1f}"
 
 
@@ -243,11 +312,17 @@ def decode_time(rows: int) -> str:
 
     length, prefix = 450, 192
     per_row = -(-length // BLOCK_SIZE)
-    keys, values = (normal((rows * per_row + 1) * BLOCK_SIZE, KV_HEADS, HEAD_SIZE) for _ in range(2))
-    table = torch.arange(1, rows * per_row + 1, dtype=torch.int32, device=DEVICE).view(rows, per_row)
+    keys, values = (
+        normal((rows * per_row + 1) * BLOCK_SIZE, KV_HEADS, HEAD_SIZE) for _ in range(2)
+    )
+    table = torch.arange(1, rows * per_row + 1, dtype=torch.int32, device=DEVICE).view(
+        rows, per_row
+    )
     members = torch.arange(rows, dtype=torch.int32, device=DEVICE).view(-1, MEMBERS)
     shared = table.clone()
-    shared[:, : prefix // BLOCK_SIZE] = table[members[:, 0].repeat_interleave(MEMBERS).long(), : prefix // BLOCK_SIZE]
+    shared[:, : prefix // BLOCK_SIZE] = table[
+        members[:, 0].repeat_interleave(MEMBERS).long(), : prefix // BLOCK_SIZE
+    ]
     prefixes = PrefixGroups(members, int32(*[prefix] * rows))
     q, lengths, scaling = normal(rows, HEADS, HEAD_SIZE), int32(*[length] * rows), HEAD_SIZE**-0.5
     new = {"new_k_BKD": keys[:rows].clone(), "new_v_BKD": values[:rows].clone()}
@@ -256,14 +331,28 @@ def decode_time(rows: int) -> str:
 
     def exact(blocks: Tensor, groups: Any = None) -> Tensor:
         options = {"block_size": BLOCK_SIZE, "scaling": scaling, "prefixes": groups}
-        return attention.decode_attention(q, keys, values, blocks, lengths, **new, slots_B=slots, **options)
+        return attention.decode_attention(
+            q, keys, values, blocks, lengths, **new, slots_B=slots, **options
+        )
 
     def fast(blocks: Tensor, groups: Any = None) -> Tensor:
-        options = {"block_size": BLOCK_SIZE, "splits": splits, "scaling": scaling, "window": None, "softcap": None}
-        return paged_attention(q, keys, values, blocks, lengths, **new, slots_B=slots, **options, prefixes=groups)
+        options = {
+            "block_size": BLOCK_SIZE,
+            "splits": splits,
+            "scaling": scaling,
+            "window": None,
+            "softcap": None,
+        }
+        return paged_attention(
+            q, keys, values, blocks, lengths, **new, slots_B=slots, **options, prefixes=groups
+        )
 
     stages = []
-    for each in (3, 5, 7):  # every second one is another buffer: the load of a block's number is a stage, too
+    for each in (
+        3,
+        5,
+        7,
+    ):  # every second one is another buffer: the load of a block's number is a stage, too
         with patch.multiple(attention, STAGES=each):
             stages.append(f"{each} stages {microseconds(partial(exact, table)):.1f}")
     alone = microseconds(partial(fast, table))
@@ -308,8 +397,12 @@ def linear_time(size: str, rows: int, columns: int, depth: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=165, help="begin no measurement after this time")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=165, help="begin no measurement after this time"
+    )
     given = parser.parse_args()
     from ascent.models.exact import device_problem
 

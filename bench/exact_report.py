@@ -19,7 +19,9 @@ Rows = dict[tuple[int, str], dict[int, dict[str, Any]]]  # by staleness and arm,
 
 def by_arm(runs: list[dict[str, Any]]) -> Rows:
     found: Rows = {}
-    for row in sorted(runs, key=lambda each: (each["staleness"], ARMS.index(each["arm"]), each["seed"])):
+    for row in sorted(
+        runs, key=lambda each: (each["staleness"], ARMS.index(each["arm"]), each["seed"])
+    ):
         found.setdefault((row["staleness"], row["arm"]), {})[row["seed"]] = row
     return found
 
@@ -48,10 +50,24 @@ def end(row: dict[str, Any]) -> float | None:
 
 def table(arms: Rows) -> str:
     titles = (
-        "staleness", "arm", "finished", "before", "held-out after", "minus fast, by seed", f"training, last {LAST}",
-        "logprob_diff", "max", "is_ess", "ratio max", "ratio min", "clipped", "entropy, end", "grad norm", "max",
+        "staleness",
+        "arm",
+        "finished",
+        "before",
+        "held-out after",
+        "minus fast, by seed",
+        f"training, last {LAST}",
+        "logprob_diff",
+        "max",
+        "is_ess",
+        "ratio max",
+        "ratio min",
+        "clipped",
+        "entropy, end",
+        "grad norm",
+        "max",
         "s per step",
-    )  # fmt: skip
+    )
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for (age, arm), seeds in arms.items():
         rows, fast = list(seeds.values()), arms.get((age, "fast"), {})
@@ -59,17 +75,24 @@ def table(arms: Rows) -> str:
         pairs = [(ends[seed], end(fast[seed])) for seed in ends if seed in fast and arm != "fast"]
         clipped = [values(rows, f"policy/clip_frac_{side}") for side in ("low", "high")]
         cells = [
-            str(age), arm, f"{sum(row['outcome'] == 'finished' for row in rows)} of {len(rows)}",
-            shown([row["before"] for row in rows if row["before"] is not None]), with_interval(list(ends.values())),
+            str(age),
+            arm,
+            f"{sum(row['outcome'] == 'finished' for row in rows)} of {len(rows)}",
+            shown([row["before"] for row in rows if row["before"] is not None]),
+            with_interval(list(ends.values())),
             with_interval([mine - other for mine, other in pairs if other is not None], "+"),
-            shown(values(rows, "reward/correct", LAST)), shown(values(rows, "sampler/logprob_diff")),
-            shown(values(rows, "sampler/logprob_diff_max"), max), shown(values(rows, "sampler/is_ess")),
-            shown(values(rows, "policy/ratio_max"), max), shown(values(rows, "policy/ratio_min"), min),
+            shown(values(rows, "reward/correct", LAST)),
+            shown(values(rows, "sampler/logprob_diff")),
+            shown(values(rows, "sampler/logprob_diff_max"), max),
+            shown(values(rows, "sampler/is_ess")),
+            shown(values(rows, "policy/ratio_max"), max),
+            shown(values(rows, "policy/ratio_min"), min),
             shown([low + high for low, high in zip(*clipped, strict=False)]),
-            shown(values(rows, "policy/entropy", LAST)), shown(values(rows, "optim/grad_norm")),
+            shown(values(rows, "policy/entropy", LAST)),
+            shown(values(rows, "optim/grad_norm")),
             shown(values(rows, "optim/grad_norm"), max),
             shown([row["seconds_per_step"] for row in rows if row["seconds_per_step"] is not None]),
-        ]  # fmt: skip
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -77,7 +100,9 @@ def table(arms: Rows) -> str:
 def draw(arms: Rows, picture: Path) -> None:
     """Training accuracy by staleness (mean and range of seeds), held-out accuracy, the sampler's difference."""
     ages = sorted({age for age, _ in arms})
-    figure, axes = pyplot.subplots(1, len(ages) + 2, figsize=(4 * (len(ages) + 2), 3.6), layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, len(ages) + 2, figsize=(4 * (len(ages) + 2), 3.6), layout="constrained"
+    )
     *learning, heldout, difference = axes
     for place, ((age, arm), seeds) in enumerate(arms.items()):
         style, rows = {"color": f"C{ARMS.index(arm)}"}, list(seeds.values())
@@ -102,12 +127,16 @@ def draw(arms: Rows, picture: Path) -> None:
     pyplot.close(figure)
 
 
-def plot_curves(axis: Any, rows: list[dict[str, Any]], name: str, label: str, style: dict[str, Any]) -> None:
+def plot_curves(
+    axis: Any, rows: list[dict[str, Any]], name: str, label: str, style: dict[str, Any]
+) -> None:
     """Means over five steps and the seeds that have them; a run that stopped early counts up to there."""
     length = max((len(row["curves"][name]) for row in rows), default=0)
     points = []
     for step in range(length):
-        windows = [row["curves"][name][max(0, step - 4) : step + 1] for row in rows if step < row["steps"]]
+        windows = [
+            row["curves"][name][max(0, step - 4) : step + 1] for row in rows if step < row["steps"]
+        ]
         known = [[value for value in window if value is not None] for window in windows]
         means = [statistics.fmean(window) for window in known if window]
         if means:
@@ -121,13 +150,19 @@ def plot_curves(axis: Any, rows: list[dict[str, Any]], name: str, label: str, st
 def report(file: Path, picture: Path) -> None:
     found = json.loads(file.read_text())
     arms = by_arm(found["runs"])
-    print(f"{found['model']}, {found['gpu'] or 'CPU'}, torch {found['torch']}, {found['jobs']} at a time")
+    print(
+        f"{found['model']}, {found['gpu'] or 'CPU'}, torch {found['torch']}, {found['jobs']} at a time"
+    )
     print(", ".join(f"{name} {value}" for name, value in found["settings"].items()) + "\n")
     print(table(arms))
-    print("logprob_diff: rounding in fast, rounding and age in corrected, 0 by construction in exact")
+    print(
+        "logprob_diff: rounding in fast, rounding and age in corrected, 0 by construction in exact"
+    )
     for row in found["runs"]:
         if row["outcome"] != "finished":
-            print(f"{row['arm']}, staleness {row['staleness']}, seed {row['seed']}: {row['outcome']} after "
-                  f"{row['steps']} steps: {row['message']}")  # fmt: skip
+            print(
+                f"{row['arm']}, staleness {row['staleness']}, seed {row['seed']}: {row['outcome']} after "
+                f"{row['steps']} steps: {row['message']}"
+            )
     draw(arms, picture)
     print(f"drew {picture}")

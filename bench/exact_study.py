@@ -61,11 +61,27 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 }
 ACCURACY = "eval/reward/correct"  # greedy, held out
 METRICS = (
-    "reward/correct", "sampler/logprob_diff", "sampler/logprob_diff_max", "sampler/is_weight", "sampler/is_ess",
-    "sampler/is_capped_frac", "sampler/staleness", "policy/ratio_max", "policy/ratio_min", "policy/clip_frac_low",
-    "policy/clip_frac_high", "policy/approx_kl", "policy/entropy", "optim/grad_norm", "completion/length_mean",
-    "completion/truncated_frac", "time/sample", "time/prepare", "time/update", "time/step",
-)  # fmt: skip
+    "reward/correct",
+    "sampler/logprob_diff",
+    "sampler/logprob_diff_max",
+    "sampler/is_weight",
+    "sampler/is_ess",
+    "sampler/is_capped_frac",
+    "sampler/staleness",
+    "policy/ratio_max",
+    "policy/ratio_min",
+    "policy/clip_frac_low",
+    "policy/clip_frac_high",
+    "policy/approx_kl",
+    "policy/entropy",
+    "optim/grad_norm",
+    "completion/length_mean",
+    "completion/truncated_frac",
+    "time/sample",
+    "time/prepare",
+    "time/update",
+    "time/step",
+)
 WARM = 5  # first steps, which are not timed
 
 
@@ -96,21 +112,37 @@ class Spec(NamedTuple):
 
 
 def order(arms: Iterable[str], staleness: Iterable[int], seeds: Iterable[int]) -> list[Spec]:
-    return [Spec(arm, age, seed) for seed in seeds for age in sorted(staleness, reverse=True) for arm in arms]
+    return [
+        Spec(arm, age, seed)
+        for seed in seeds
+        for age in sorted(staleness, reverse=True)
+        for arm in arms
+    ]
 
 
 def recipe(settings: Settings, spec: Spec, model: str, data: Path) -> dict[str, Any]:
     return {
-        "algorithm": "rlvr", "seed": spec.seed, "model.policy": model, "model.dtype": settings.dtype,
-        "data.train": str(data / "train.jsonl"), "data.evaluate": str(data / "heldout.jsonl"),
-        "rewards": [{"use": f"{EXAMPLE}:in_order"}], "rollouts.max_staleness": spec.staleness,
-        "rollouts.prompts_per_step": settings.prompts, "rollouts.group_size": settings.group,
-        "rollouts.max_new_tokens": settings.tokens, "rollouts.temperature": 1.0, "update.epochs": 1,
-        "update.minibatches": settings.minibatches, "update.learning_rate": settings.learning_rate,
-        "update.warmup_steps": min(settings.warmup, settings.steps - 1), "run.steps": settings.steps,
-        "run.evaluate_every": max(1, settings.steps // settings.evaluations), "run.save_every": settings.steps,
+        "algorithm": "rlvr",
+        "seed": spec.seed,
+        "model.policy": model,
+        "model.dtype": settings.dtype,
+        "data.train": str(data / "train.jsonl"),
+        "data.evaluate": str(data / "heldout.jsonl"),
+        "rewards": [{"use": f"{EXAMPLE}:in_order"}],
+        "rollouts.max_staleness": spec.staleness,
+        "rollouts.prompts_per_step": settings.prompts,
+        "rollouts.group_size": settings.group,
+        "rollouts.max_new_tokens": settings.tokens,
+        "rollouts.temperature": 1.0,
+        "update.epochs": 1,
+        "update.minibatches": settings.minibatches,
+        "update.learning_rate": settings.learning_rate,
+        "update.warmup_steps": min(settings.warmup, settings.steps - 1),
+        "run.steps": settings.steps,
+        "run.evaluate_every": max(1, settings.steps // settings.evaluations),
+        "run.save_every": settings.steps,
         **ARMS[spec.arm],
-    }  # fmt: skip
+    }
 
 
 def write_data(folder: Path, heldout: int) -> None:
@@ -136,10 +168,19 @@ def train_one(given: argparse.Namespace, settings: Settings) -> None:
         outcome = ascent.train(keys, run=folder, progress=False).state
     except Exception as error:  # how a run ends is what the study asks
         traceback.print_exc()
-        outcome, message = "failed", f"{type(error).__name__}: {error}".replace(str(given.work), "WORK")
+        outcome, message = (
+            "failed",
+            f"{type(error).__name__}: {error}".replace(str(given.work), "WORK"),
+        )
     with contextlib.suppress(OSError, ValueError):  # an error before the first step leaves no run
         rows = read_run(folder).metrics
-    row = {**spec._asdict(), "outcome": outcome, "message": message, **summarize(rows), "wall": time.time() - began}
+    row = {
+        **spec._asdict(),
+        "outcome": outcome,
+        "message": message,
+        **summarize(rows),
+        "wall": time.time() - began,
+    }
     replace_file(given.work / f"{spec.name}.json", json.dumps(row))
     shutil.rmtree(folder, ignore_errors=True)  # with the optimizer's state it is two gigabytes
 
@@ -151,11 +192,13 @@ def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
     curves = {name: [_rounded(row.get(name)) for row in steps] for name in METRICS}
     timed = [row["time/step"] for row in (steps[WARM:] or steps)]
     return {
-        "steps": len(steps), "points": points, "curves": curves,
+        "steps": len(steps),
+        "points": points,
+        "curves": curves,
         "before": next((value for step, value in points if step == 0), None),
         "after": points[-1][1] if points and points[-1][0] else None,
         "seconds_per_step": statistics.median(timed) if timed else None,
-    }  # fmt: skip
+    }
 
 
 def _rounded(value: float | None) -> float | None:
@@ -173,23 +216,45 @@ def start(spec: Spec, given: argparse.Namespace) -> dict[str, Any]:
     """One run in a process of its own; its row, also of one that crashed or took too long."""
     result, log = given.work / f"{spec.name}.json", given.work / f"{spec.name}.log"
     result.unlink(missing_ok=True)
-    words = [sys.executable, __file__, "one", *sys.argv[2:], "--arm", spec.arm, "--age", str(spec.staleness)]
+    words = [
+        sys.executable,
+        __file__,
+        "one",
+        *sys.argv[2:],
+        "--arm",
+        spec.arm,
+        "--age",
+        str(spec.staleness),
+    ]
     began, message = time.time(), ""
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))}  # or they wait for each other
+    threads = {
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))
+    }  # or they wait for each other
     with log.open("w") as output:
         try:
             status = subprocess.run(
-                [*words, "--seed", str(spec.seed)], stdout=output, stderr=output, timeout=given.limit,
+                [*words, "--seed", str(spec.seed)],
+                stdout=output,
+                stderr=output,
+                timeout=given.limit,
                 env=threads | os.environ,
-            ).returncode  # fmt: skip
+            ).returncode
             outcome = f"exit status {status}"
         except subprocess.TimeoutExpired:
             outcome = f"not done after {given.limit:.0f} s"
     if result.exists():
         row: dict[str, Any] = json.loads(result.read_text())
         return row
-    message = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace(str(given.work), "WORK")
-    row = {**spec._asdict(), "outcome": outcome, "message": message, **summarize([]), "wall": time.time() - began}
+    message = (log.read_text(errors="replace").strip().splitlines() or [""])[-1].replace(
+        str(given.work), "WORK"
+    )
+    row = {
+        **spec._asdict(),
+        "outcome": outcome,
+        "message": message,
+        **summarize([]),
+        "wall": time.time() - began,
+    }
     return row
 
 
@@ -198,7 +263,9 @@ def known_rows(path: Path, settings: Settings) -> list[dict[str, Any]]:
         return []
     found = json.loads(path.read_text())
     if found["settings"] != dataclasses.asdict(settings):
-        sys.exit(f"{path} has the settings {found['settings']}, not {dataclasses.asdict(settings)}; use another --out")
+        sys.exit(
+            f"{path} has the settings {found['settings']}, not {dataclasses.asdict(settings)}; use another --out"
+        )
     rows: list[dict[str, Any]] = found["runs"]
     return rows
 
@@ -213,23 +280,37 @@ def run(given: argparse.Namespace, settings: Settings) -> None:
     if problem:
         print(f"the arm exact is left out, since it needs an H100 or H200: {problem}", flush=True)
     arms = [name for name in ARMS if name != "exact" or not problem]
-    rows = [row for row in known_rows(given.out, settings) if not (given.retry and row["outcome"] != "finished")]
+    rows = [
+        row
+        for row in known_rows(given.out, settings)
+        if not (given.retry and row["outcome"] != "finished")
+    ]
     done = {Spec(row["arm"], row["staleness"], row["seed"]) for row in rows}
     queue = order(arms, given.staleness, given.seeds)
     write_data(given.work / "data", settings.heldout)
     machine = {"gpu": torch.cuda.get_device_name() if on_gpu else None, "torch": torch.__version__}
-    head = {"study": "exact", "date": datetime.date.today().isoformat(), **machine, "jobs": given.jobs}
+    head = {
+        "study": "exact",
+        "date": datetime.date.today().isoformat(),
+        **machine,
+        "jobs": given.jobs,
+    }
     head |= {"model": Path(given.model).name, "settings": dataclasses.asdict(settings)}
     places = {spec: place for place, spec in enumerate(queue)}
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
-        rows.sort(key=lambda each: places.get(Spec(each["arm"], each["staleness"], each["seed"]), -1))
+        rows.sort(
+            key=lambda each: places.get(Spec(each["arm"], each["staleness"], each["seed"]), -1)
+        )
         replace_file(given.out, json.dumps({**head, "runs": rows}))
 
     todo = [spec for spec in queue if spec not in done]
     left = run_all(todo, given.jobs, began + given.seconds, lambda spec: start(spec, given), keep)
-    print(f"{len(queue) - left} of {len(queue)} runs are in {given.out}; {left} are left for the next call", flush=True)
+    print(
+        f"{len(queue) - left} of {len(queue)} runs are in {given.out}; {left} are left for the next call",
+        flush=True,
+    )
 
 
 def run_all(
@@ -254,8 +335,14 @@ def run_all(
                 continue
             slowest = max(slowest, row["wall"])
             keep(row)
-            print(running[each].name, row["outcome"], row["message"][:200], f"{row['before']} -> {row['after']},",
-                  f"{row['steps']} steps, {row['wall']:.0f} s", flush=True)  # fmt: skip
+            print(
+                running[each].name,
+                row["outcome"],
+                row["message"][:200],
+                f"{row['before']} -> {row['after']},",
+                f"{row['steps']} steps, {row['wall']:.0f} s",
+                flush=True,
+            )
     return left
 
 
@@ -264,18 +351,26 @@ def numbers(text: str) -> list[int]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command")
     for name in ("run", "one"):  # `one` is what `run` starts for each run
         command = commands.add_parser(name)
         command.add_argument("--model", required=True)
-        command.add_argument("--work", type=lambda text: Path(text).resolve(), required=True, help="runs and logs")
+        command.add_argument(
+            "--work", type=lambda text: Path(text).resolve(), required=True, help="runs and logs"
+        )
         command.add_argument("--out", type=Path, required=True, help="the JSON of results")
         command.add_argument("--staleness", type=numbers, default=[1, 4])
         command.add_argument("--seeds", type=numbers, default=[1, 2, 3])
         command.add_argument("--jobs", type=int, default=3, help="runs at a time")
-        command.add_argument("--seconds", type=float, default=math.inf, help="begin nothing that would end later")
-        command.add_argument("--limit", type=float, default=240, help="seconds after which a run is ended")
+        command.add_argument(
+            "--seconds", type=float, default=math.inf, help="begin nothing that would end later"
+        )
+        command.add_argument(
+            "--limit", type=float, default=240, help="seconds after which a run is ended"
+        )
         command.add_argument("--retry", action="store_true", help="run again what did not finish")
         for field in dataclasses.fields(Settings):
             option = f"--{field.name.replace('_', '-')}"
@@ -299,7 +394,9 @@ def main() -> None:
 
         report(given.file, given.picture)
     else:
-        settings = Settings(**{field.name: getattr(given, field.name) for field in dataclasses.fields(Settings)})
+        settings = Settings(
+            **{field.name: getattr(given, field.name) for field in dataclasses.fields(Settings)}
+        )
         {"run": run, "one": train_one}[given.command](given, settings)
 
 

@@ -58,7 +58,9 @@ def lengths(mix: str, mean: int, count: int, seed: int) -> list[int]:
     rng = random.Random(seed)
     middle = math.log(mean) - SIGMA**2 / 2
     drawn = random.Random(0)
-    sizes = [max(2, min(CAP * mean, round(drawn.lognormvariate(middle, SIGMA)))) for _ in range(count)]
+    sizes = [
+        max(2, min(CAP * mean, round(drawn.lognormvariate(middle, SIGMA)))) for _ in range(count)
+    ]
     rng.shuffle(sizes)
     return sizes
 
@@ -71,19 +73,26 @@ def prepare(folder: Path, model: Path | None, size: str, mix: str) -> dict[str, 
     rng = random.Random(0)
     steps = WARM + work["steps"]
     texts = [
-        " ".join(str(rng.randrange(10)) for _ in range(work["words"])) + " =" for _ in range(steps * work["prompts"])
+        " ".join(str(rng.randrange(10)) for _ in range(work["words"])) + " ="
+        for _ in range(steps * work["prompts"])
     ]
     if model is None:
         model = tiny.create(folder / "model", **QUICK)  # type: ignore[arg-type]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
+    )
     (folder / "reward.py").write_text(
         "def spread(rollout):\n    return float(sum(map(ord, rollout.text)) % 7) / 7\n"  # cheap, and never all the same
     )
     rows = work["prompts"] * work["group"]
     asked = {
-        **work, "folder": str(folder), "model": str(model), "steps": steps, "learning_rate": LEARNING_RATE,
+        **work,
+        "folder": str(folder),
+        "model": str(model),
+        "steps": steps,
+        "learning_rate": LEARNING_RATE,
         "lengths": [lengths(mix, work["mean"], rows, seed) for seed in range(1, steps + 1)],
-    }  # fmt: skip
+    }
     (folder / "work.json").write_text(json.dumps(asked))
     return asked
 
@@ -130,14 +139,20 @@ def ours(folder: Path) -> dict[str, Any]:
     asked = json.loads((folder / "work.json").read_text())
     config = nest_keys(
         {
-            "algorithm": "grpo", "cells.kl": False, "cells.kl_controller": False, "model.policy": asked["model"],
-            "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,
+            "algorithm": "grpo",
+            "cells.kl": False,
+            "cells.kl_controller": False,
+            "model.policy": asked["model"],
+            "data.train": str(folder / "prompts.jsonl"),
+            "data.shuffle": False,
             "rewards": [{"use": f"{folder / 'reward.py'}:spread"}],
-            "rollouts.prompts_per_step": asked["prompts"], "rollouts.group_size": asked["group"],
-            "rollouts.max_new_tokens": CAP * asked["mean"], "update.learning_rate": asked["learning_rate"],
+            "rollouts.prompts_per_step": asked["prompts"],
+            "rollouts.group_size": asked["group"],
+            "rollouts.max_new_tokens": CAP * asked["mean"],
+            "update.learning_rate": asked["learning_rate"],
             "run.steps": asked["steps"],
         }
-    )  # fmt: skip
+    )
     training = assemble(resolve(validate(config)), folder)
     source: Any = training.source
     source.sampler = Imposed(source.sampler, asked["group"], asked["lengths"])
@@ -160,7 +175,11 @@ def ours(folder: Path) -> dict[str, Any]:
                 "read": sum(len(turn.observed) for each in source.rollouts for turn in each.turns),
             }
         )
-    return {"steps": rows, "peak_bytes": peak_bytes(), "versions": versions("torch", "transformers")}
+    return {
+        "steps": rows,
+        "peak_bytes": peak_bytes(),
+        "versions": versions("torch", "transformers"),
+    }
 
 
 def peak_bytes() -> int:
@@ -173,7 +192,9 @@ def versions(*names: str) -> dict[str, str]:
 
 def measured(python: str, script: Path, *words: str) -> dict[str, Any]:
     """One process; seconds of a step after the warm-up."""
-    done = subprocess.run([python, str(script), *words], capture_output=True, text=True, timeout=7200)
+    done = subprocess.run(
+        [python, str(script), *words], capture_output=True, text=True, timeout=7200
+    )
     if done.returncode:
         raise RuntimeError(f"{script.name} {' '.join(words)} failed:\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -186,7 +207,9 @@ def measured(python: str, script: Path, *words: str) -> dict[str, Any]:
     }
 
 
-def study(trl: str | None, size: str, mix: str, model: Path | None) -> dict[str, list[dict[str, Any]]]:
+def study(
+    trl: str | None, size: str, mix: str, model: Path | None
+) -> dict[str, list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         asked = prepare(folder, model, size, mix)
@@ -211,7 +234,10 @@ def study(trl: str | None, size: str, mix: str, model: Path | None) -> dict[str,
 def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Medians over the repetitions; ours against the faster of the others. Both must have trained the same tokens."""
     sides = {
-        side: {name: statistics.median(row[name] for row in rows) for name in ("wall", "cpu", "peak_bytes")}
+        side: {
+            name: statistics.median(row[name] for row in rows)
+            for name in ("wall", "cpu", "peak_bytes")
+        }
         for side, rows in found.items()
     }
     result: dict[str, Any] = {"sides": sides}
@@ -220,17 +246,25 @@ def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         result |= {
             "against": best,
             "times_wall": sides[best]["wall"] / sides["ours"]["wall"],
-            "times_cpu": min(sides[side]["cpu"] for side in sides if side != "ours") / sides["ours"]["cpu"],
+            "times_cpu": min(sides[side]["cpu"] for side in sides if side != "ours")
+            / sides["ours"]["cpu"],
             "share_of_memory": sides["ours"]["peak_bytes"] / sides[best]["peak_bytes"],
         }
-        work = {side: [(row["tokens"], row["read"]) for row in rows[0]["steps"]] for side, rows in found.items()}
+        work = {
+            side: [(row["tokens"], row["read"]) for row in rows[0]["steps"]]
+            for side, rows in found.items()
+        }
         if len({tuple(each) for each in work.values()}) > 1:
-            raise RuntimeError(f"the sides did not do the same work (tokens trained, tokens read): {work}")
+            raise RuntimeError(
+                f"the sides did not do the same work (tokens trained, tokens read): {work}"
+            )
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trl", metavar="PYTHON")
     parser.add_argument("--smollm2", type=Path, metavar="FOLDER", help="a folder with SmolLM2-135M")
     parser.add_argument("--only", choices=list(WORK))
@@ -251,10 +285,18 @@ def main() -> None:
     if given.write:
         today = datetime.date.today().isoformat()
         record = {
-            "study": "grpo", "date": today, "command": "python bench/grpo.py --trl PYTHON --smollm2 FOLDER --write",
-            "hardware": hardware(), "threads": 1, "work": {size: WORK[size] for size in models}, "quick": QUICK,
-            "warm_up": WARM, "targets": TARGETS, "results": results, "repetitions": raw,
-        }  # fmt: skip
+            "study": "grpo",
+            "date": today,
+            "command": "python bench/grpo.py --trl PYTHON --smollm2 FOLDER --write",
+            "hardware": hardware(),
+            "threads": 1,
+            "work": {size: WORK[size] for size in models},
+            "quick": QUICK,
+            "warm_up": WARM,
+            "targets": TARGETS,
+            "results": results,
+            "repetitions": raw,
+        }
         path = HERE / "results" / f"{today}-grpo.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.name}")

@@ -54,12 +54,17 @@ def sft_cells() -> dict[str, Cell]:
 
 
 def reward_cells() -> dict[str, Cell]:
-    return {name: lambda root, seed, n=name: studies.study_reward(root, seed, n) for name in studies.REWARD_MODELS}
+    return {
+        name: lambda root, seed, n=name: studies.study_reward(root, seed, n)
+        for name in studies.REWARD_MODELS
+    }
 
 
 def preference_cells() -> dict[str, Cell]:
     names = (*studies.PREFERENCES, *studies.MORE_PREFERENCES)
-    return {name: lambda root, seed, n=name: studies.study_preference(root, seed, n) for name in names}
+    return {
+        name: lambda root, seed, n=name: studies.study_preference(root, seed, n) for name in names
+    }
 
 
 def talking_cells() -> dict[str, Cell]:
@@ -68,11 +73,15 @@ def talking_cells() -> dict[str, Cell]:
 
 
 def row_cells() -> dict[str, Cell]:
-    return {name: lambda root, seed, n=name: policies.practise(root, n, seed) for name in policies.ROWS}
+    return {
+        name: lambda root, seed, n=name: policies.practise(root, n, seed) for name in policies.ROWS
+    }
 
 
 def sort_cells() -> dict[str, Cell]:
-    rows: dict[str, Cell] = {name: lambda root, seed, n=name: policies.sort(root, n, seed) for name in policies.SORT}
+    rows: dict[str, Cell] = {
+        name: lambda root, seed, n=name: policies.sort(root, n, seed) for name in policies.SORT
+    }
     coins: dict[str, Cell] = {
         f"{name}-shuffled": lambda root, seed, n=name: policies.sort(root, n, seed, shuffled=True)
         for name in policies.SORT
@@ -81,11 +90,15 @@ def sort_cells() -> dict[str, Cell]:
 
 
 def sanity_cells() -> dict[str, Cell]:
-    return {name: lambda root, seed, n=name: policies.sanity(root, n, seed) for name in policies.SANITY}
+    return {
+        name: lambda root, seed, n=name: policies.sanity(root, n, seed) for name in policies.SANITY
+    }
 
 
 def task_cells() -> dict[str, Cell]:
-    rows: dict[str, Cell] = {n: lambda root, seed, n=n: tasks.practised(root, n, seed) for n in tasks.PRACTISED}
+    rows: dict[str, Cell] = {
+        n: lambda root, seed, n=n: tasks.practised(root, n, seed) for n in tasks.PRACTISED
+    }
     coins: dict[str, Cell] = {
         f"{name}-shuffled": lambda root, seed, n=name: tasks.practised(root, n, seed, shuffled=True)
         for name in tasks.SHUFFLED
@@ -99,11 +112,16 @@ def task_cells() -> dict[str, Cell]:
 
 
 def staleness_cells() -> dict[str, Cell]:
-    return {name: lambda root, seed, n=name: staleness.study(root, n, seed) for name in staleness.ARMS}
+    return {
+        name: lambda root, seed, n=name: staleness.study(root, n, seed) for name in staleness.ARMS
+    }
 
 
 STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
-    "sft": (sft_cells, {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT}),
+    "sft": (
+        sft_cells,
+        {"task": "sort_digits", "problems": studies.PROBLEMS, "sft": studies.SORT_SFT},
+    ),
     "reward": (
         reward_cells,
         {
@@ -127,7 +145,10 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     "rows": (row_cells, {name: asdict(each) for name, each in policies.ROWS.items()}),
     "sort": (
         sort_cells,
-        {"sorting": asdict(policies.SORTING), **{name: asdict(each) for name, each in policies.SORT.items()}},
+        {
+            "sorting": asdict(policies.SORTING),
+            **{name: asdict(each) for name, each in policies.SORT.items()},
+        },
     ),
     "sanity": (
         sanity_cells,
@@ -147,9 +168,16 @@ STUDIES: dict[str, tuple[Callable[[], dict[str, Cell]], Mapping[str, Any]]] = {
     ),
     "staleness": (
         staleness_cells,
-        {"sorting": asdict(policies.SORTING), "practice": asdict(staleness.PRACTICE), **staleness.ARMS},
+        {
+            "sorting": asdict(policies.SORTING),
+            "practice": asdict(staleness.PRACTICE),
+            **staleness.ARMS,
+        },
     ),
-    "talking": (talking_cells, {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)}),
+    "talking": (
+        talking_cells,
+        {each.name: asdict(each) for each in (talking.MAZE, talking.DIFFERENCES)},
+    ),
 }
 
 
@@ -160,23 +188,41 @@ def run_cell(study: str, name: str, seed: int, root: Path) -> dict[str, Any]:
     return {"algorithm": name, "seed": seed, **found, **spent}
 
 
-def finished(study: str, cells: Sequence[tuple[str, int]], root: Path, jobs: int) -> Iterator[dict[str, Any]]:
+def finished(
+    study: str, cells: Sequence[tuple[str, int]], root: Path, jobs: int
+) -> Iterator[dict[str, Any]]:
     """Every cell as it ends. A cell that fails stops nothing: what it raised stands in place of its figures."""
     one = torch.set_num_threads
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one, initargs=(1,)) as pool:
-        running = {pool.submit(run_cell, study, name, seed, root): (name, seed) for name, seed in cells}
+        running = {
+            pool.submit(run_cell, study, name, seed, root): (name, seed) for name, seed in cells
+        }
         for each in as_completed(running):
             name, seed = running[each]
             error = each.exception()
-            words = repr(error).replace(str(root), "FOLDER")  # results are committed: no path of a machine
-            yield each.result() if error is None else {"algorithm": name, "seed": seed, "failed": words}
+            words = repr(error).replace(
+                str(root), "FOLDER"
+            )  # results are committed: no path of a machine
+            yield (
+                each.result()
+                if error is None
+                else {"algorithm": name, "seed": seed, "failed": words}
+            )
 
 
 def measure(
-    study: str, names: Sequence[str], seeds: range, root: Path, jobs: int, keep: Callable[[list[dict[str, Any]]], None]
+    study: str,
+    names: Sequence[str],
+    seeds: range,
+    root: Path,
+    jobs: int,
+    keep: Callable[[list[dict[str, Any]]], None],
 ) -> None:
     """Every cell for every seed; what is known so far is kept after each, in an order that does not depend on luck."""
-    places = {(name, seed): place for place, (seed, name) in enumerate((s, n) for s in seeds for n in names)}
+    places = {
+        (name, seed): place
+        for place, (seed, name) in enumerate((s, n) for s in seeds for n in names)
+    }
     runs: list[dict[str, Any]] = []
     # Seeds vary fastest: the starts that the cells of a seed share are then trained side by side.
     for run in finished(study, [(name, seed) for name in names for seed in seeds], root, jobs):
@@ -195,7 +241,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]
         keys = [key for key, value in mine[0].items() if _number(value)]
         values = {key: [run[key] for run in mine] for key in keys}
         found[name] = {
-            key: {"mean": statistics.mean(each), "min": min(each), "max": max(each)} for key, each in values.items()
+            key: {"mean": statistics.mean(each), "min": min(each), "max": max(each)}
+            for key, each in values.items()
         }
     return found
 
@@ -209,14 +256,20 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     for name, numbers in found.items():
         lines.append(name)
         for key, each in numbers.items():
-            lines.append(f"  {key:18} mean {each['mean']:8.3f}   min {each['min']:8.3f}   max {each['max']:8.3f}")
+            lines.append(
+                f"  {key:18} mean {each['mean']:8.3f}   min {each['min']:8.3f}   max {each['max']:8.3f}"
+            )
     return "\n".join(lines)
 
 
-def record(study: str, seeds: range, runs: list[dict[str, Any]], given: argparse.Namespace) -> dict[str, Any]:
+def record(
+    study: str, seeds: range, runs: list[dict[str, Any]], given: argparse.Namespace
+) -> dict[str, Any]:
     """With --work, SFT models of an earlier study may have been used again (and cost nothing here)."""
     command = f"python bench/learning.py {study} --first-seed {seeds.start} --seeds {len(seeds)} --jobs {given.jobs}"
-    command += f" --only {','.join(given.only)}" * bool(given.only) + " --work FOLDER" * (given.work is not None)
+    command += f" --only {','.join(given.only)}" * bool(given.only) + " --work FOLDER" * (
+        given.work is not None
+    )
     settings = STUDIES[study][1]
     return {
         "study": study,
@@ -226,20 +279,36 @@ def record(study: str, seeds: range, runs: list[dict[str, Any]], given: argparse
         "hardware": hardware(),
         "threads": torch.get_num_threads(),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "settings": {key: asdict(each) if isinstance(each, studies.Recipe) else each for key, each in settings.items()},
+        "settings": {
+            key: asdict(each) if isinstance(each, studies.Recipe) else each
+            for key, each in settings.items()
+        },
         "summary": summary(runs),
         "runs": runs,
     }
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", nargs="*", help="which to run; all of them if none is named")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="these cells of the studies")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each in a process with one thread")
-    parser.add_argument("--first-seed", type=int, default=studies.SEEDS[0], help="0 is the one settings were chosen on")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="these cells of the studies"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="cells at a time, each in a process with one thread"
+    )
+    parser.add_argument(
+        "--first-seed",
+        type=int,
+        default=studies.SEEDS[0],
+        help="0 is the one settings were chosen on",
+    )
     parser.add_argument("--seeds", type=int, default=len(studies.SEEDS))
-    parser.add_argument("--work", type=Path, help="where runs are kept; what is finished there is not trained again")
+    parser.add_argument(
+        "--work", type=Path, help="where runs are kept; what is finished there is not trained again"
+    )
     given = parser.parse_args()
     unknown = [name for name in given.studies if name not in STUDIES]
     if unknown:
@@ -248,7 +317,9 @@ def arguments() -> argparse.Namespace:
     cells = {name for study in given.studies for name in STUDIES[study][0]()}
     absent = [name for name in given.only if name not in cells]
     if absent:
-        parser.error(f"--only {absent[0]}, but {', '.join(given.studies)} has {', '.join(sorted(cells))}")
+        parser.error(
+            f"--only {absent[0]}, but {', '.join(given.studies)} has {', '.join(sorted(cells))}"
+        )
     if given.jobs < 1:
         parser.error(f"--jobs {given.jobs}, but at least one cell must run at a time")
     return given

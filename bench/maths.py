@@ -26,7 +26,10 @@ from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
 RUNS = 9
-LIMITS_MS = {"grpo advantages, 65536 sequences in groups of 16": 10.0, "gae, 4 million packed tokens": 400.0}
+LIMITS_MS = {
+    "grpo advantages, 65536 sequences in groups of 16": 10.0,
+    "gae, 4 million packed tokens": 400.0,
+}
 
 
 def timed(call: Callable[[], object]) -> list[float]:
@@ -45,7 +48,9 @@ def measure() -> dict[str, list[float]]:
     rewards = torch.rand(65_536, generator=rng).round()
 
     def advantages(groups: Groups) -> torch.Tensor:
-        return normalize.group_std(group_baselines.group_mean_baseline(rewards, groups).advantages_B, rewards, groups)
+        return normalize.group_std(
+            group_baselines.group_mean_baseline(rewards, groups).advantages_B, rewards, groups
+        )
 
     known = Groups.from_ids(ids)
     segments = Segments.from_lengths(torch.randint(1, 2048, (3907,), generator=rng))
@@ -54,7 +59,12 @@ def measure() -> dict[str, list[float]]:
     token_rewards, values, logprobs = torch.randn(3, segments.total, generator=rng)
     row = TABLE["grpo"]
     assert row.rollout_correction and row.ratio and row.policy_loss and row.aggregation
-    batch = {"segments": segments, "loss_mask_T": trained, "old_logprobs_T": values, "ref_logprobs_T": token_rewards}
+    batch = {
+        "segments": segments,
+        "loss_mask_T": trained,
+        "old_logprobs_T": values,
+        "ref_logprobs_T": token_rewards,
+    }
     batch |= {"logprobs_T": logprobs.requires_grad_(), "advantages_T": token_rewards}
 
     def loss() -> None:
@@ -71,7 +81,9 @@ def measure() -> dict[str, list[float]]:
     return {
         "grpo advantages, 65536 sequences in groups of 16": timed(lambda: advantages(known)),
         "the same, numbering the groups included": timed(lambda: advantages(Groups.from_ids(ids))),
-        "gae, 4 million packed tokens": timed(lambda: returns.gae(token_rewards, values, trained, segments)),
+        "gae, 4 million packed tokens": timed(
+            lambda: returns.gae(token_rewards, values, trained, segments)
+        ),
         "gae, 4 million tokens, a fifth of them observations": timed(
             lambda: returns.gae(token_rewards, values, holes, segments)
         ),
@@ -96,13 +108,19 @@ def main() -> None:
     ]
     for row in rows:
         limit = f"   limit {row['limit_ms']:.0f}" if row["limit_ms"] else ""
-        print(f"{row['what']:<60} median {row['median_ms']:8.2f} ms   {row['min_ms']:.2f} - {row['max_ms']:.2f}{limit}")
+        print(
+            f"{row['what']:<60} median {row['median_ms']:8.2f} ms   {row['min_ms']:.2f} - {row['max_ms']:.2f}{limit}"
+        )
     if write:
         record = {
-            "date": datetime.date.today().isoformat(), "command": "python bench/maths.py --write", "runs": RUNS,
-            "hardware": f"{platform.machine()} CPU, {os.cpu_count()} cores", "torch": torch.__version__,
-            "threads": torch.get_num_threads(), "results": rows,
-        }  # fmt: skip
+            "date": datetime.date.today().isoformat(),
+            "command": "python bench/maths.py --write",
+            "runs": RUNS,
+            "hardware": f"{platform.machine()} CPU, {os.cpu_count()} cores",
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "results": rows,
+        }
         path = Path(__file__).parent / "results" / f"{record['date']}-maths.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.name}")

@@ -60,7 +60,11 @@ def main() -> None:
     given = parser.parse_args()
     steps: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
     with tempfile.TemporaryDirectory() as folder:
-        shape: dict[str, Any] = {"vocab_size": VOCAB, "tie_word_embeddings": True, **SHAPES[given.size]}
+        shape: dict[str, Any] = {
+            "vocab_size": VOCAB,
+            "tie_word_embeddings": True,
+            **SHAPES[given.size],
+        }
         with torch.device(given.device):  # billions of random numbers take minutes on a CPU
             create(folder, family="qwen2", longest=SEQUENCE, **shape)
         for _ in range(ROUNDS):
@@ -72,7 +76,8 @@ def main() -> None:
     if given.out is not None:
         device = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
         given.out.write_text(
-            json.dumps({"device": device, "torch": torch.__version__, "seconds": steps}, indent=1) + "\n"
+            json.dumps({"device": device, "torch": torch.__version__, "seconds": steps}, indent=1)
+            + "\n"
         )
 
 

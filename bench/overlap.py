@@ -42,10 +42,17 @@ from bench.hardware import hardware  # noqa: E402
 SKIPPED = 3  # steps: the first samples twice, and each compiles or allocates something
 WAIT = "OVERLAP_WAIT"  # an environment variable: a run loads rewards and environments from this file once more
 RECIPE: dict[str, Any] = {
-    "algorithm": "grpo", "model.policy": "tiny:llama", "model.dtype": "float32", "data.train": "sort_digits:4096",
-    "rollouts.prompts_per_step": 16, "rollouts.group_size": 8, "rollouts.max_new_tokens": 48,
-    "update.learning_rate": 1e-4, "update.minibatches": 4, "run.save_every": 1000,
-}  # fmt: skip
+    "algorithm": "grpo",
+    "model.policy": "tiny:llama",
+    "model.dtype": "float32",
+    "data.train": "sort_digits:4096",
+    "rollouts.prompts_per_step": 16,
+    "rollouts.group_size": 8,
+    "rollouts.max_new_tokens": 48,
+    "update.learning_rate": 1e-4,
+    "update.minibatches": 4,
+    "run.save_every": 1000,
+}
 
 
 async def judge(rollout: Rollout) -> float:
@@ -67,7 +74,9 @@ class Tool:
         time.sleep(float(os.environ[WAIT]))
         self.turns += 1
         score = sum(each.isdigit() for each in text) / max(len(text), 1)
-        return Reply(None if self.turns == 2 else Message("user", "again: "), parts={"digits": score})
+        return Reply(
+            None if self.turns == 2 else Message("user", "again: "), parts={"digits": score}
+        )
 
 
 def tool(prompt: Prompt) -> Tool:
@@ -79,11 +88,17 @@ def judged(wait: float) -> dict[str, Any]:
 
 
 TOOL = {
-    "rewards": [{"use": "env"}], "rollouts.max_new_tokens": 24,
+    "rewards": [{"use": "env"}],
+    "rollouts.max_new_tokens": 24,
     "env": {"use": f"{Path(__file__).resolve()}:tool", "max_turns": 2, "max_tokens": 96},
-}  # fmt: skip
+}
 # A judge, and a tool, that wait for longer than an update takes here; a judge that waits about as long, or for less.
-CASES = {"judge-long": judged(1.0), "tool": {"wait": 1.0, **TOOL}, "judge": judged(0.25), "judge-short": judged(0.05)}
+CASES = {
+    "judge-long": judged(1.0),
+    "tool": {"wait": 1.0, **TOOL},
+    "judge": judged(0.25),
+    "judge-short": judged(0.05),
+}
 
 
 def train(case: dict[str, Any], staleness: int, steps: int) -> list[dict[str, float]]:
@@ -93,8 +108,10 @@ def train(case: dict[str, Any], staleness: int, steps: int) -> list[dict[str, fl
     with tempfile.TemporaryDirectory() as folder:
         run = ascent.train(
             {**RECIPE, **keys, "rollouts.max_staleness": staleness, "run.steps": steps},
-            run=Path(folder) / "run", progress=False, say=lambda line: None,
-        )  # fmt: skip
+            run=Path(folder) / "run",
+            progress=False,
+            say=lambda line: None,
+        )
     lines = [each for each in run.metrics if each.get("step", 0) > 0]
     found = []
     for before, after in itertools.pairwise(lines[SKIPPED - 1 :]):
@@ -102,9 +119,17 @@ def train(case: dict[str, Any], staleness: int, steps: int) -> list[dict[str, fl
         sampling = times["time/sample"] + times["time/score"]
         wall = after["timestamp"] - before["timestamp"]
         # With overlap: wall time against the longer of the two as they were in this step, side by side.
-        longer = max(times.get("time/overlap", 0.0), times["time/step"] - times.get("time/wait", 0.0))
+        longer = max(
+            times.get("time/overlap", 0.0), times["time/step"] - times.get("time/wait", 0.0)
+        )
         found.append(
-            {**times, "wall": wall, "sampling": sampling, "update": wall - sampling, "side_by_side": wall / longer}
+            {
+                **times,
+                "wall": wall,
+                "sampling": sampling,
+                "update": wall - sampling,
+                "side_by_side": wall / longer,
+            }
         )
     return found
 
@@ -116,13 +141,22 @@ def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
         apart += train(case, 0, steps)
         both += train(case, 1, steps)
     found: dict[str, Any] = {"wait": case["wait"], "steps": len(both)}
-    for name, of in (("median", statistics.median), ("quartile", lambda values: statistics.quantiles(values)[0])):
-        one, other = ({key: of([each[key] for each in steps]) for key in steps[0]} for steps in (apart, both))
+    for name, of in (
+        ("median", statistics.median),
+        ("quartile", lambda values: statistics.quantiles(values)[0]),
+    ):
+        one, other = (
+            {key: of([each[key] for each in steps]) for key in steps[0]} for steps in (apart, both)
+        )
         longer = max(one["sampling"], one["update"])
         found[name] = {
-            "sampling": one["sampling"], "update": one["update"], "synchronous": one["wall"],
-            "overlap": other["wall"], "ratio": other["wall"] / longer, "times": {"synchronous": one, "overlap": other},
-        }  # fmt: skip
+            "sampling": one["sampling"],
+            "update": one["update"],
+            "synchronous": one["wall"],
+            "overlap": other["wall"],
+            "ratio": other["wall"] / longer,
+            "times": {"synchronous": one, "overlap": other},
+        }
     return found
 
 
@@ -138,7 +172,9 @@ def describe(name: str, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES))
@@ -154,10 +190,15 @@ def main() -> None:
         today = datetime.date.today().isoformat()
         command = f"python bench/overlap.py --steps {given.steps} --rounds {given.rounds} --write"
         record = {
-            "date": today, "command": command, "hardware": hardware(),
-            "versions": {"torch": torch.__version__}, "threads": 1, "load": [before, os.getloadavg()],
-            "recipe": RECIPE, "cases": found,
-        }  # fmt: skip
+            "date": today,
+            "command": command,
+            "hardware": hardware(),
+            "versions": {"torch": torch.__version__},
+            "threads": 1,
+            "load": [before, os.getloadavg()],
+            "recipe": RECIPE,
+            "cases": found,
+        }
         path = ROOT / "bench" / "results" / f"{today}-overlap.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"wrote {path.relative_to(ROOT)}")

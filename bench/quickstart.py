@@ -37,19 +37,34 @@ def one(folder: Path, seed: int, rlhf: bool) -> dict[str, Any]:
     score = f"greedy/{found.part}"
     models = [
         {
-            "name": each.name, "seconds": each.seconds, **vars(each.metrics[score]),
+            "name": each.name,
+            "seconds": each.seconds,
+            **vars(each.metrics[score]),
             "metrics": {name: value.value for name, value in each.metrics.items()},
         }
         for each in found.models
-    ]  # fmt: skip
+    ]
     improved = [[a.prompt.messages[-1].content, a.text, b.text] for a, b in found.improved()[:5]]
-    return {"models": models, "improved": improved, "steps": len(found.rewards), "curves": str(found.trained)}
+    return {
+        "models": models,
+        "improved": improved,
+        "steps": len(found.rewards),
+        "curves": str(found.trained),
+    }
 
 
 def measure(folder: Path, seed: int, rlhf: bool) -> dict[str, Any]:
     """One process, timed from outside."""
     load, start = os.getloadavg()[0], time.perf_counter()
-    words = [sys.executable, __file__, "--one", str(folder), "--seeds", str(seed), *(["--rlhf"] if rlhf else [])]
+    words = [
+        sys.executable,
+        __file__,
+        "--one",
+        str(folder),
+        "--seeds",
+        str(seed),
+        *(["--rlhf"] if rlhf else []),
+    ]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return {"seed": seed, "seconds": time.perf_counter() - start, "load": load, **found}
@@ -61,13 +76,22 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place, model in enumerate(runs[0]["models"]):
         values = [run["models"][place]["value"] for run in by_seed.values()]
-        found[model["name"]] = {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+        found[model["name"]] = {
+            "mean": statistics.fmean(values),
+            "min": min(values),
+            "max": max(values),
+        }
     seconds = [run["seconds"] for run in runs]
-    return {"accuracy": found, "seconds": {"median": statistics.median(seconds), "max": max(seconds)}}
+    return {
+        "accuracy": found,
+        "seconds": {"median": statistics.median(seconds), "max": max(seconds)},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--rlhf", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -88,13 +112,20 @@ def main() -> None:
             run = measure(Path(root) / str(number), seed, given.rlhf)
             curves = Path(run.pop("curves")) / "curves.png"
             before.append(run)
-            print(json.dumps({key: value for key, value in run.items() if key != "improved"}), flush=True)
+            print(
+                json.dumps({key: value for key, value in run.items() if key != "improved"}),
+                flush=True,
+            )
             record = {
-                "study": name, "date": datetime.date.today().isoformat(), "hardware": hardware(),
+                "study": name,
+                "date": datetime.date.today().isoformat(),
+                "hardware": hardware(),
                 "command": f"python bench/quickstart.py{' --rlhf' * given.rlhf} --write",
-                "torch": torch.__version__, "transformers": transformers.__version__,
-                **summarize(before), "runs": before,
-            }  # fmt: skip
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                **summarize(before),
+                "runs": before,
+            }
             if given.write:
                 path.write_text(json.dumps(record, indent=1) + "\n")
                 if seed == 0 and not given.rlhf:

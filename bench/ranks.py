@@ -47,9 +47,14 @@ def measure(processes: int, words: list[str]) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", RANK, folder, json.dumps(words)]
-        status = launch(command, processes, say=print) if processes > 1 else subprocess.call(command)
+        status = (
+            launch(command, processes, say=print) if processes > 1 else subprocess.call(command)
+        )
         assert status == 0, status
-        lines = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
+        ]
         wall = [line["time/step"] for line in lines if "time/step" in line][2:]
         cpu = json.loads((Path(folder) / "cpu.json").read_text())
         return statistics.median(wall), max(statistics.median(own[2:]) for own in cpu)
@@ -66,23 +71,41 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     counts = [int(each) for each in options.processes.split(",")]
     words = [
-        "quickstart_rlvr", "model=tiny:digits", f"run.steps={options.steps}", "run.save_every=1000",
-        "run.evaluate_every=1000", "update.schedule=constant", "data.evaluate=sort_long@heldout:8",
+        "quickstart_rlvr",
+        "model=tiny:digits",
+        f"run.steps={options.steps}",
+        "run.save_every=1000",
+        "run.evaluate_every=1000",
+        "update.schedule=constant",
+        "data.evaluate=sort_long@heldout:8",
         f"rollouts.prompts_per_step={options.prompts}",
         "cells.filter.nonzero_variance=false",  # every group is trained on
-    ]  # fmt: skip
+    ]
     found: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
     for _ in range(options.rounds):
         for count in counts:
             found[count].append(measure(count, words))
-            print(f"{count} ranks: {found[count][-1][0]:.3f} s a step, {found[count][-1][1]:.3f} CPU s", flush=True)
-    medians = {count: [statistics.median(each) for each in zip(*runs, strict=True)] for count, runs in found.items()}
+            print(
+                f"{count} ranks: {found[count][-1][0]:.3f} s a step, {found[count][-1][1]:.3f} CPU s",
+                flush=True,
+            )
+    medians = {
+        count: [statistics.median(each) for each in zip(*runs, strict=True)]
+        for count, runs in found.items()
+    }
     base = medians[counts[0]]
     for count, (wall, cpu) in medians.items():
-        print(f"{count} ranks: {wall:.3f} s a step ({wall / base[0]:.2f}), {cpu:.3f} CPU s ({cpu / base[1]:.2f})")
+        print(
+            f"{count} ranks: {wall:.3f} s a step ({wall / base[0]:.2f}), {cpu:.3f} CPU s ({cpu / base[1]:.2f})"
+        )
     if options.out is not None:
         load = os.getloadavg()[0]
-        record = {"options": {**vars(options), "out": None}, "load": load, "runs": found, "medians": medians}
+        record = {
+            "options": {**vars(options), "out": None},
+            "load": load,
+            "runs": found,
+            "medians": medians,
+        }
         options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -56,12 +56,18 @@ def run_cell(study: str, seed: int, root: Path) -> dict[str, Any]:
 
 def finished(cells: Sequence[tuple[str, int]], root: Path, jobs: int) -> Iterator[dict[str, Any]]:
     """Every cell as it ends. A cell that fails stops nothing: what it raised stands in place of its figures."""
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(
+        jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
         running = {pool.submit(run_cell, study, seed, root): (study, seed) for study, seed in cells}
         for each in as_completed(running):
             study, seed = running[each]
             error = each.exception()
-            yield each.result() if error is None else {"algorithm": study, "seed": seed, "failed": repr(error)}
+            yield (
+                each.result()
+                if error is None
+                else {"algorithm": study, "seed": seed, "failed": repr(error)}
+            )
 
 
 def record(study: str, runs: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
@@ -87,11 +93,15 @@ def measure(given: argparse.Namespace, root: Path) -> int:
     command += f" --jobs {given.jobs}" + " --work FOLDER" * (given.work is not None)
     known: dict[str, list[dict[str, Any]]] = {study: [] for study in given.studies}
     failed = 0
-    for run in finished([(study, seed) for study in given.studies for seed in seeds], root, given.jobs):
+    for run in finished(
+        [(study, seed) for study in given.studies for seed in seeds], root, given.jobs
+    ):
         study = run["algorithm"]
         known[study] = sorted([*known[study], run], key=lambda each: each["seed"])
         failed += "failed" in run
-        figures = " ".join(f"{key} {value:.3f}" for key, value in run.items() if isinstance(value, float))
+        figures = " ".join(
+            f"{key} {value:.3f}" for key, value in run.items() if isinstance(value, float)
+        )
         print(study, run["seed"], run.get("failed", figures), flush=True)
         path = given.results / f"{datetime.date.today().isoformat()}-rlhf-{study}.json"
         path.write_text(json.dumps(record(study, known[study], command), indent=1) + "\n")
@@ -109,7 +119,11 @@ def draw(file: Path, picture: Path) -> None:
     figure = Figure(figsize=(8.4, 3.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     parts = ("proxy", "truth", "kl")
-    names = ("reward model's score (the proxy)", "true utility (at most 1.25)", "KL to the start, nats an answer")
+    names = (
+        "reward model's score (the proxy)",
+        "true utility (at most 1.25)",
+        "KL to the start, nats an answer",
+    )
     for axes, part, name in zip(figure.subplots(1, 3), parts, names, strict=True):
         for way, color in (("without", "#b3392f"), ("with", "#3465a4")):
             place = preferring.CURVE.index(part)
@@ -125,20 +139,38 @@ def draw(file: Path, picture: Path) -> None:
         axes.grid(alpha=0.3)
     title = f"thin: a seed each, thick: the mean of all {len(runs)}"
     lines = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside upper center", ncols=2, fontsize=8, title=title, title_fontsize=8, frameon=False)
+    figure.legend(
+        *lines,
+        loc="outside upper center",
+        ncols=2,
+        fontsize=8,
+        title=title,
+        title_fontsize=8,
+        frameon=False,
+    )
     figure.savefig(picture, format="png", metadata={"Software": None})
     print(f"drew {picture.name} from {len(runs)} runs")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", nargs="*", help="which to run; all of them if none is named")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each in a process with one thread")
-    parser.add_argument("--first-seed", type=int, default=preferring.SEEDS.start, help="settings were chosen on 0")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="cells at a time, each in a process with one thread"
+    )
+    parser.add_argument(
+        "--first-seed", type=int, default=preferring.SEEDS.start, help="settings were chosen on 0"
+    )
     parser.add_argument("--seeds", type=int, default=len(preferring.SEEDS))
-    parser.add_argument("--work", type=Path, help="where runs are kept; what is finished there is not trained again")
+    parser.add_argument(
+        "--work", type=Path, help="where runs are kept; what is finished there is not trained again"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--draw", type=Path, metavar="JSON", help="only draw the picture of this overdone study")
+    parser.add_argument(
+        "--draw", type=Path, metavar="JSON", help="only draw the picture of this overdone study"
+    )
     parser.add_argument("--picture", type=Path, default=PICTURE)
     given = parser.parse_args()
     unknown = [name for name in given.studies if name not in STUDIES]

@@ -40,14 +40,25 @@ SIDES: dict[str, dict[str, Any]] = {
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "small": {
-        "family": "llama", "hidden": 256, "layers": 6, "heads": 8, "key_value_heads": 2, "intermediate": 1024,
+        "family": "llama",
+        "hidden": 256,
+        "layers": 6,
+        "heads": 8,
+        "key_value_heads": 2,
+        "intermediate": 1024,
         "vocab_size": 8192,
     },
     "0.5b": {
-        "family": "qwen2", "hidden": 896, "layers": 24, "heads": 14, "key_value_heads": 2, "intermediate": 4864,
-        "vocab_size": 151936, "tie_word_embeddings": True,
+        "family": "qwen2",
+        "hidden": 896,
+        "layers": 24,
+        "heads": 14,
+        "key_value_heads": 2,
+        "intermediate": 4864,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
     },
-}  # fmt: skip
+}
 # prompts of a step, completions of each, digits of a prompt, new tokens of each completion
 WORK = {
     "small": {"prompts": 4, "group": 8, "digits": 16, "new_tokens": 32, "dtype": "float32"},
@@ -63,8 +74,13 @@ def prepare(folder: Path, shape: str) -> None:
     work = WORK[shape]
     tiny.create(folder / "model", seed=0, longest=1024, **SHAPES[shape])
     count = (WARM + STEPS) * work["prompts"]
-    texts = [" ".join(str((7 * place + 3 * n) % 10) for n in range(work["digits"])) + " =" for place in range(count)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    texts = [
+        " ".join(str((7 * place + 3 * n) % 10) for n in range(work["digits"])) + " ="
+        for place in range(count)
+    ]
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
+    )
     (folder / "reward.py").write_text(
         "def spread(rollout):\n    return float(sum(map(ord, rollout.text)) % 7) / 7\n"  # never all the same
     )
@@ -106,14 +122,22 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
     work, idle = WORK[shape], peak_bytes()
     config = nest_keys(
         {
-            **SIDES[name], "model.policy": str(folder / "model"), "model.dtype": work["dtype"],
-            "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,
+            **SIDES[name],
+            "model.policy": str(folder / "model"),
+            "model.dtype": work["dtype"],
+            "data.train": str(folder / "prompts.jsonl"),
+            "data.shuffle": False,
             "rewards": [{"use": f"{folder / 'reward.py'}:spread"}],
-            "rollouts.prompts_per_step": work["prompts"], "rollouts.group_size": work["group"],
-            "rollouts.max_new_tokens": work["new_tokens"], "rollouts.temperature": 1.0,
-            "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6, "run.steps": WARM + STEPS,
+            "rollouts.prompts_per_step": work["prompts"],
+            "rollouts.group_size": work["group"],
+            "rollouts.max_new_tokens": work["new_tokens"],
+            "rollouts.temperature": 1.0,
+            "update.epochs": 1,
+            "update.minibatches": 1,
+            "update.learning_rate": 1e-6,
+            "run.steps": WARM + STEPS,
         }
-    )  # fmt: skip
+    )
     training = assemble(resolve(validate(config)), folder)
     source: Any = training.source
     source.sampler.stop_ids = NEVER
@@ -124,8 +148,12 @@ def side(folder: Path, shape: str, name: str) -> dict[str, Any]:
     return {
         "steps": clock.rows,
         "idle_bytes": idle,
-        "weight_bytes": {name: size(learner.weights().values()) for name, learner in learners.items()},
-        "optimizer_bytes": {name: size(learner.state()["optimizer"].values()) for name, learner in learners.items()},
+        "weight_bytes": {
+            name: size(learner.weights().values()) for name, learner in learners.items()
+        },
+        "optimizer_bytes": {
+            name: size(learner.state()["optimizer"].values()) for name, learner in learners.items()
+        },
         "versions": versions("torch", "transformers"),
     }
 
@@ -138,12 +166,22 @@ def measured(folder: Path, shape: str, name: str, device: str) -> dict[str, Any]
     """One process; the mean of its steps after the warm-up."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     words = [sys.executable, __file__, "--shape", shape, "--side", name, "--folder", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=3600, env={**os.environ, **hidden})
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=3600, env={**os.environ, **hidden}
+    )
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    spent = {name: statistics.mean(row[name] for row in found["steps"][WARM:]) for name in ("seconds", "cpu_seconds")}
-    return {**spent, "peak_bytes": found["steps"][-1]["peak_bytes"], "load": os.getloadavg()[0], **found}
+    spent = {
+        name: statistics.mean(row[name] for row in found["steps"][WARM:])
+        for name in ("seconds", "cpu_seconds")
+    }
+    return {
+        **spent,
+        "peak_bytes": found["steps"][-1]["peak_bytes"],
+        "load": os.getloadavg()[0],
+        **found,
+    }
 
 
 def study(shape: str, device: str, repetitions: int) -> dict[str, list[dict[str, Any]]]:
@@ -160,7 +198,10 @@ def study(shape: str, device: str, repetitions: int) -> dict[str, list[dict[str,
                     f"load {rows[-1]['load']:.1f}",
                     flush=True,
                 )
-    work = {name: {tuple(step["tokens"] for step in row["steps"]) for row in rows} for name, rows in found.items()}
+    work = {
+        name: {tuple(step["tokens"] for step in row["steps"]) for row in rows}
+        for name, rows in found.items()
+    }
     if len(set.union(*work.values())) > 1:
         raise RuntimeError(f"the sides did not train on the same number of tokens: {work}")
     return found
@@ -170,7 +211,10 @@ def medians(found: Mapping[str, list[dict[str, Any]]]) -> dict[str, dict[str, fl
     """By side; critic and optimizer bytes are the same in every repetition."""
     return {
         name: {
-            **{part: statistics.median(row[part] for row in rows) for part in ("seconds", "cpu_seconds", "peak_bytes")},
+            **{
+                part: statistics.median(row[part] for row in rows)
+                for part in ("seconds", "cpu_seconds", "peak_bytes")
+            },
             "weight_bytes": sum(rows[0]["weight_bytes"].values()),
             "critic_bytes": rows[0]["weight_bytes"].get("critic", 0),
             "optimizer_bytes": sum(rows[0]["optimizer_bytes"].values()),
@@ -186,7 +230,9 @@ def accelerator() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shape", choices=list(SHAPES), default="small")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -211,10 +257,18 @@ def main() -> None:
         today = datetime.date.today().isoformat()
         machine = hardware() | ({"gpu": accelerator()} if given.device == "cuda" else {})
         record = {
-            "study": "rlhf-cost", "date": today, "command": f"python bench/rlhf_cost.py {words}", "hardware": machine,
-            "threads": 1, "shape": SHAPES[given.shape], "work": WORK[given.shape], "warm_up": WARM, "steps": STEPS,
-            "results": results, "repetitions": found,
-        }  # fmt: skip
+            "study": "rlhf-cost",
+            "date": today,
+            "command": f"python bench/rlhf_cost.py {words}",
+            "hardware": machine,
+            "threads": 1,
+            "shape": SHAPES[given.shape],
+            "work": WORK[given.shape],
+            "warm_up": WARM,
+            "steps": STEPS,
+            "results": results,
+            "repetitions": found,
+        }
         path = given.results / f"{today}-rlhf-cost-{given.device}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"wrote {path.name}")

@@ -60,22 +60,43 @@ SETTINGS += [(512, 8, 1024, 256), (512, 1, 1024, 256)]
 FEW = [(512, 1, 200, 512), (1, 1, 200, 512), (512, 8, 1024, 256)]
 SHAPES: dict[str, Any] = {
     "qwen2.5-0.5b": Qwen2Config(
-        hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864,
-        vocab_size=151936, tie_word_embeddings=True,
+        hidden_size=896,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        intermediate_size=4864,
+        vocab_size=151936,
+        tie_word_embeddings=True,
     ),
     "qwen2.5-1.5b": Qwen2Config(
-        hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2, intermediate_size=8960,
-        vocab_size=151936, tie_word_embeddings=True,
+        hidden_size=1536,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        intermediate_size=8960,
+        vocab_size=151936,
+        tie_word_embeddings=True,
     ),
     "qwen3-0.6b": Qwen3Config(
-        hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, intermediate_size=3072,
-        head_dim=128, vocab_size=151936, tie_word_embeddings=True,
+        hidden_size=1024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        intermediate_size=3072,
+        head_dim=128,
+        vocab_size=151936,
+        tie_word_embeddings=True,
     ),
     "smollm2-135m": LlamaConfig(
-        hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
-        vocab_size=49152, tie_word_embeddings=True,
+        hidden_size=576,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        intermediate_size=1536,
+        vocab_size=49152,
+        tie_word_embeddings=True,
     ),
-}  # fmt: skip
+}
 
 
 def ragged(mean: int, count: int = REQUESTS, seed: int = 0) -> list[int]:
@@ -85,14 +106,19 @@ def ragged(mean: int, count: int = REQUESTS, seed: int = 0) -> list[int]:
     return [max(1, min(CAP * mean, round(rng.lognormvariate(middle, SIGMA)))) for _ in range(count)]
 
 
-def prompts(count: int, length: int, vocabulary: int, seed: int = 0, spread: bool = True) -> list[tuple[int, ...]]:
+def prompts(
+    count: int, length: int, vocabulary: int, seed: int = 0, spread: bool = True
+) -> list[tuple[int, ...]]:
     rng = random.Random(seed)
     sizes = [rng.randint(length // 2, length) if spread else length for _ in range(count)]
     return [tuple(rng.randrange(3, vocabulary) for _ in range(size)) for size in sizes]
 
 
 def requests(texts: list[tuple[int, ...]], lengths: list[int], group: int) -> list[Request]:
-    return [Request(f"p{n // group}", n % group, texts[n // group], size, seed=0) for n, size in enumerate(lengths)]
+    return [
+        Request(f"p{n // group}", n % group, texts[n // group], size, seed=0)
+        for n, size in enumerate(lengths)
+    ]
 
 
 def in_order(engine: NativeEngine, asked: list[Request]) -> Iterator[Completion]:
@@ -108,14 +134,18 @@ def in_order(engine: NativeEngine, asked: list[Request]) -> Iterator[Completion]
 
 def ours(engine: NativeEngine, asked: list[Request], *, knows: bool = True) -> float:
     start = time.perf_counter()
-    tokens = sum(len(done.tokens) for done in (engine.sample(asked) if knows else in_order(engine, asked)))
+    tokens = sum(
+        len(done.tokens) for done in (engine.sample(asked) if knows else in_order(engine, asked))
+    )
     _wait()
     assert tokens == sum(request.max_new_tokens for request in asked)
     return time.perf_counter() - start
 
 
 @torch.no_grad()
-def generate(module: Any, asked: list[Request], batch: int, sort: Callable[[Request], int] | None) -> float:
+def generate(
+    module: Any, asked: list[Request], batch: int, sort: Callable[[Request], int] | None
+) -> float:
     """transformers' own sampling, left-padded, until the longest of a batch is done; oneDNN as torch has it."""
     torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
     order = sorted(asked, key=sort) if sort else asked
@@ -124,11 +154,21 @@ def generate(module: Any, asked: list[Request], batch: int, sort: Callable[[Requ
     for place in range(0, len(order), batch):
         rows = order[place : place + batch]
         width = max(len(request.tokens) for request in rows)
-        ids = torch.tensor([[0] * (width - len(r.tokens)) + list(r.tokens) for r in rows], device=device)
-        seen = torch.tensor([[0] * (width - len(r.tokens)) + [1] * len(r.tokens) for r in rows], device=device)
+        ids = torch.tensor(
+            [[0] * (width - len(r.tokens)) + list(r.tokens) for r in rows], device=device
+        )
+        seen = torch.tensor(
+            [[0] * (width - len(r.tokens)) + [1] * len(r.tokens) for r in rows], device=device
+        )
         most = max(request.max_new_tokens for request in rows)
         module.generate(
-            ids, attention_mask=seen, max_new_tokens=most, min_new_tokens=most, do_sample=True, top_k=0, pad_token_id=0
+            ids,
+            attention_mask=seen,
+            max_new_tokens=most,
+            min_new_tokens=most,
+            do_sample=True,
+            top_k=0,
+            pad_token_id=0,
         )
     _wait()
     seconds = time.perf_counter() - start
@@ -167,21 +207,37 @@ def compare_on_cpu(
         asked = requests(texts, lengths, GROUP)
         engine = NativeEngine(model, NEVER, max_num_seqs=SLOTS, max_model_len=prompt + CAP * mean)
         ways: dict[str, Callable[[], float]] = {}
-        for knows, (way, sort) in enumerate(SORTS.items() if mix == "ragged" else {"generate": None}.items()):
-            ways[f"native against {way}"] = lambda e=engine, a=asked, k=knows: ours(e, a, knows=bool(k))  # type: ignore[misc]
+        for knows, (way, sort) in enumerate(
+            SORTS.items() if mix == "ragged" else {"generate": None}.items()
+        ):
+            ways[f"native against {way}"] = lambda e=engine, a=asked, k=knows: ours(
+                e, a, knows=bool(k)
+            )  # type: ignore[misc]
             ways[way] = lambda asked=asked, sort=sort: generate(stock, asked, SLOTS, sort)  # type: ignore[misc]
         times = turns(ways, repetitions)
         middle = {way: statistics.median(each) for way, each in times.items()}
-        faster = {way: middle[way] / middle[f"native against {way}"] for way in middle if not way.startswith("native")}
+        faster = {
+            way: middle[way] / middle[f"native against {way}"]
+            for way in middle
+            if not way.startswith("native")
+        }
         best = min(middle[way] for way in middle if way.startswith("native"))
         row = {
-            "model": name, "mix": mix, "requests": count, "tokens": sum(lengths), "seconds": times,
-            "ours_tokens_per_second": sum(lengths) / best, "times_faster": faster, "threads": torch.get_num_threads(),
+            "model": name,
+            "mix": mix,
+            "requests": count,
+            "tokens": sum(lengths),
+            "seconds": times,
+            "ours_tokens_per_second": sum(lengths) / best,
+            "times_faster": faster,
+            "threads": torch.get_num_threads(),
             "kept": engine.stats().useful_frac,
-        }  # fmt: skip
+        }
         rows.append(row)
         ratios = ", ".join(f"{ratio:.2f}x {way}" for way, ratio in faster.items())
-        print(f"{name:12} {mix:7} {row['ours_tokens_per_second']:9.0f} tokens/s; {ratios}", flush=True)
+        print(
+            f"{name:12} {mix:7} {row['ours_tokens_per_second']:9.0f} tokens/s; {ratios}", flush=True
+        )
     return rows
 
 
@@ -189,7 +245,9 @@ def on_gpu(shape: str) -> LanguageModel:
     """Random weights in a known shape. They never stop by themselves, so every length is what is asked for."""
     torch.manual_seed(0)
     with torch.device("cuda"):
-        module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16).eval()
+        module = AutoModelForCausalLM.from_config(
+            copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16
+        ).eval()
     layer_patching.patch_layers(module)
     return LanguageModel(module, None)  # type: ignore[arg-type]
 
@@ -203,12 +261,18 @@ def floor_seconds(model: LanguageModel, batch: int, prompt: int, new: int) -> fl
     return new * (weights + batch * (prompt + new / 2) * per_token) / BANDWIDTH
 
 
-def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repetitions: int) -> list[dict[str, Any]]:
+def measure_on_gpu(
+    shape: str, settings: list[tuple[int, int, int, int]], repetitions: int
+) -> list[dict[str, Any]]:
     model, rows = on_gpu(shape), []
     for batch, group, prompt, new in settings:
         engine = NativeEngine(model, NEVER, max_num_seqs=batch, max_model_len=prompt + new)
-        asked = requests(prompts(batch // group, prompt, 100000, spread=False), [new] * batch, group)
-        ours(engine, requests(prompts(batch // group, 16, 1000), [16] * batch, group))  # captures the graph
+        asked = requests(
+            prompts(batch // group, prompt, 100000, spread=False), [new] * batch, group
+        )
+        ours(
+            engine, requests(prompts(batch // group, 16, 1000), [16] * batch, group)
+        )  # captures the graph
         first = requests(prompts(batch // group, prompt, 100000, spread=False), [1] * batch, group)
         ours(engine, first)  # the prefill's own first time
         prefill = statistics.median(ours(engine, first) for _ in range(repetitions))
@@ -216,17 +280,30 @@ def measure_on_gpu(shape: str, settings: list[tuple[int, int, int, int]], repeti
         best = statistics.median(seconds)
         step = (best - prefill) / (new - 1)
         stats, floor = engine.stats(), floor_seconds(model, batch, prompt, new)
-        rows.append({
-            "model": shape, "batch": batch, "group": group, "prompt": prompt, "new": new, "seconds": seconds,
-            "tokens_per_second": batch * new / best, "prefill_seconds": prefill, "milliseconds_a_step": step * 1e3,
-            "floor_seconds": floor,
-            "shared_pages": stats.peak_shared_blocks, "used_pages": stats.peak_used_blocks,
-            "pool_gib": stats.kv_cache_bytes / 2**30,
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": shape,
+                "batch": batch,
+                "group": group,
+                "prompt": prompt,
+                "new": new,
+                "seconds": seconds,
+                "tokens_per_second": batch * new / best,
+                "prefill_seconds": prefill,
+                "milliseconds_a_step": step * 1e3,
+                "floor_seconds": floor,
+                "shared_pages": stats.peak_shared_blocks,
+                "used_pages": stats.peak_used_blocks,
+                "pool_gib": stats.kv_cache_bytes / 2**30,
+            }
+        )
         speed = f"{batch * new / best:.0f} tokens/s, {best / floor:.1f}x the floor"
         print(f"{shape} batch {batch} group {group} {prompt}+{new}: {speed};", end=" ")
         print(f"prefill {prefill:.2f} s, then {step * 1e3:.2f} ms a step;", end=" ")
-        print(f"{stats.peak_used_blocks} blocks used, {stats.peak_shared_blocks} of them shared", flush=True)
+        print(
+            f"{stats.peak_used_blocks} blocks used, {stats.peak_shared_blocks} of them shared",
+            flush=True,
+        )
         engine.close()
         del engine
         torch.cuda.empty_cache()
@@ -239,18 +316,31 @@ def measure_mix(shape: str, sizes: list[int], repetitions: int) -> list[dict[str
     asked = requests(prompts(count // GROUP, prompt, 40000), ragged(mean, count), GROUP)
     limits = {"max_model_len": prompt + CAP * mean}
     engines = {size: NativeEngine(model, NEVER, max_num_seqs=size, **limits) for size in sizes}
-    ways = {str(size): lambda engine=engine: ours(engine, asked, knows=False) for size, engine in engines.items()}
+    ways = {
+        str(size): lambda engine=engine: ours(engine, asked, knows=False)
+        for size, engine in engines.items()
+    }
     times = turns(ways, repetitions + 1)  # type: ignore[arg-type]
     tokens, rows = sum(request.max_new_tokens for request in asked), []
     for size, engine in engines.items():
         first, *seconds = times[str(size)]
         row = {
-            "model": shape, "mix": "ragged", "max_num_seqs": size, "requests": count, "tokens": tokens,
-            "first_seconds": first, "seconds": seconds, "tokens_per_second": tokens / statistics.median(seconds),
-            "kept": engine.stats().useful_frac, "pool_gib": engine.stats().kv_cache_bytes / 2**30,
-        }  # fmt: skip
+            "model": shape,
+            "mix": "ragged",
+            "max_num_seqs": size,
+            "requests": count,
+            "tokens": tokens,
+            "first_seconds": first,
+            "seconds": seconds,
+            "tokens_per_second": tokens / statistics.median(seconds),
+            "kept": engine.stats().useful_frac,
+            "pool_gib": engine.stats().kv_cache_bytes / 2**30,
+        }
         rows.append(row)
-        print(f"{shape} {size} at once: {row['tokens_per_second']:.0f} tokens/s, first {first:.1f} s", flush=True)
+        print(
+            f"{shape} {size} at once: {row['tokens_per_second']:.0f} tokens/s, first {first:.1f} s",
+            flush=True,
+        )
     return rows
 
 
@@ -264,7 +354,9 @@ def against_trl(shape: str, ours_per_second: float) -> dict[str, Any]:
 
     torch.manual_seed(0)
     with torch.device("cuda"):
-        module = AutoModelForCausalLM.from_config(copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16)
+        module = AutoModelForCausalLM.from_config(
+            copy.deepcopy(SHAPES[shape]), dtype=torch.bfloat16
+        )
     texts = [list(each) for each in prompts(512, 200, 100000, spread=False)]
     seconds = trl_seconds(module, texts, 512, 2)
     theirs = 512 * 512 / min(seconds)
@@ -288,42 +380,57 @@ def distance(shape: str) -> dict[str, Any]:
         request = asked[int(done.prompt_id[1:])]
         tokens = torch.tensor(request.tokens + done.tokens, device="cuda")
         batch = {
-            "tokens_T": tokens, "positions_T": torch.arange(len(tokens), device="cuda"),
+            "tokens_T": tokens,
+            "positions_T": torch.arange(len(tokens), device="cuda"),
             "segments": Segments.from_lengths(torch.tensor([len(tokens)], device="cuda")),
             "loss_mask_T": torch.ones_like(tokens, dtype=torch.bool),
-        }  # fmt: skip
+        }
         with torch.no_grad():
-            loss_mask_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][len(request.tokens) :]
+            loss_mask_T = model.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"][
+                len(request.tokens) :
+            ]
         gaps.append(loss_mask_T.cpu() - torch.tensor(done.logprobs))
     gap_T = torch.cat(gaps).double()
     found = {
-        "model": shape, "tokens": gap_T.numel(), "mean": float(gap_T.abs().mean()), "largest": float(gap_T.abs().max()),
+        "model": shape,
+        "tokens": gap_T.numel(),
+        "mean": float(gap_T.abs().mean()),
+        "largest": float(gap_T.abs().max()),
         "k3": float((gap_T.exp() - 1 - gap_T).mean()),
-    }  # fmt: skip
+    }
     print(
-        f"{shape} log-probs: mean {found['mean']:.4f}, largest {found['largest']:.3f}, k3 {found['k3']:.2e}", flush=True
+        f"{shape} log-probs: mean {found['mean']:.4f}, largest {found['largest']:.3f}, k3 {found['k3']:.2e}",
+        flush=True,
     )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("where", choices=("cpu", "gpu"))
     parser.add_argument("--smollm2", type=Path, help="folder of SmolLM2-135M-Instruct in float32")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--repetitions", type=int, help="3 on a CPU (SmolLM2: 1), 2 on a GPU")
     parser.add_argument("--trl", action="store_true", help="measure TRL's generation too (gpu)")
-    parser.add_argument("--max-num-seqs", type=int, nargs="*", help="only the ragged mix, by these (gpu)")
+    parser.add_argument(
+        "--max-num-seqs", type=int, nargs="*", help="only the ragged mix, by these (gpu)"
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if options.where == "cpu":
         with tempfile.TemporaryDirectory() as folder:
             tiny = create(Path(folder) / "tiny", hidden=64, layers=3, heads=4, key_value_heads=4)
-            rows += compare_on_cpu("quick start", tiny, 24, 24, REQUESTS, options.repetitions or REPETITIONS)
+            rows += compare_on_cpu(
+                "quick start", tiny, 24, 24, REQUESTS, options.repetitions or REPETITIONS
+            )
         if options.smollm2:
             *lengths, repetitions = SMOLLM2
-            rows += compare_on_cpu("smollm2", options.smollm2, *lengths, options.repetitions or repetitions)
+            rows += compare_on_cpu(
+                "smollm2", options.smollm2, *lengths, options.repetitions or repetitions
+            )
         if options.write:
             write("cpu", rows)
     elif options.max_num_seqs:
@@ -334,7 +441,9 @@ def main() -> None:
     else:
         for shape in options.shapes:
             known = shape.startswith("qwen2.5")
-            measured = measure_on_gpu(shape, SETTINGS if known else FEW, options.repetitions or GPU_REPETITIONS)
+            measured = measure_on_gpu(
+                shape, SETTINGS if known else FEW, options.repetitions or GPU_REPETITIONS
+            )
             rows += measured
             if options.write:
                 write("gpu", rows)  # after every part: device time may end
@@ -349,10 +458,13 @@ def write(where: str, rows: list[dict[str, Any]]) -> None:
     cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     today = datetime.date.today().isoformat()
     result = {
-        "date": today, "hardware": cpu if where == "cpu" else torch.cuda.get_device_name(),
-        "command": f"python bench/rollout.py {' '.join(sys.argv[1:])}", "rows": rows,
-        "torch": torch.__version__, "transformers": metadata.version("transformers"),
-    }  # fmt: skip
+        "date": today,
+        "hardware": cpu if where == "cpu" else torch.cuda.get_device_name(),
+        "command": f"python bench/rollout.py {' '.join(sys.argv[1:])}",
+        "rows": rows,
+        "torch": torch.__version__,
+        "transformers": metadata.version("transformers"),
+    }
     path = HERE / "results" / f"{today}-rollout-{where}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written to {path}")

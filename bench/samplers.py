@@ -42,10 +42,16 @@ from bench.hardware import hardware  # noqa: E402
 def requests_of(renderer: Renderer, given: argparse.Namespace) -> list[Request]:
     texts = [f"Write a sentence about the number {n}." for n in range(given.prompts)]
     prompts = [tuple(renderer.prompt([Message("user", text)])) for text in texts]
-    limits: dict[str, Any] = {"max_new_tokens": given.tokens, "min_new_tokens": given.tokens, "seed": 0}
+    limits: dict[str, Any] = {
+        "max_new_tokens": given.tokens,
+        "min_new_tokens": given.tokens,
+        "seed": 0,
+    }
     return [
-        Request(str(n), sample, tokens, **limits) for n, tokens in enumerate(prompts) for sample in range(given.group)
-    ]  # fmt: skip
+        Request(str(n), sample, tokens, **limits)
+        for n, tokens in enumerate(prompts)
+        for sample in range(given.group)
+    ]
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -59,16 +65,33 @@ def measure(name: str, sampler: Sampler, requests: list[Request], repeat: int) -
     tokens = sum(each.max_new_tokens for each in requests)
     first = timed(lambda: sampler.set_weights(1, {}) or list(sampler.sample(requests)))
     sampling = [timed(lambda: list(sampler.sample(requests))) for _ in range(repeat)]
-    pushes = [timed(lambda version=version: sampler.set_weights(version, {})) for version in range(2, 2 + repeat)]
+    pushes = [
+        timed(lambda version=version: sampler.set_weights(version, {}))
+        for version in range(2, 2 + repeat)
+    ]
     sampler.close()
-    found = {"engine": name, "start_s": first, "sampling_s": sampling, "weights_s": pushes, "tokens": tokens}
+    found = {
+        "engine": name,
+        "start_s": first,
+        "sampling_s": sampling,
+        "weights_s": pushes,
+        "tokens": tokens,
+    }
     found["tokens_per_second"] = tokens / statistics.median(sampling)
-    print({key: value if key != "weights_s" else statistics.median(pushes) for key, value in found.items()}, flush=True)
+    print(
+        {
+            key: value if key != "weights_s" else statistics.median(pushes)
+            for key, value in found.items()
+        },
+        flush=True,
+    )
     return found
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--vllm", metavar="PYTHON", help="of an environment with vLLM")
     parser.add_argument("--device", default="cpu")
@@ -95,12 +118,26 @@ def measure_all(given: argparse.Namespace) -> list[dict[str, Any]]:
             return fleet_of(Engine(engine), served, Path(place) / f"{name}.log", policy=weights)
 
         rows = [
-            measure("native", NativeEngine(model, renderer.stop_ids, max_model_len=longest), requests, given.repeat)
+            measure(
+                "native",
+                NativeEngine(model, renderer.stop_ids, max_model_len=longest),
+                requests,
+                given.repeat,
+            )
         ]
-        adapted = lora.attach(load(given.model, device=given.device, dtype=given.dtype), rank=8).eval()
+        adapted = lora.attach(
+            load(given.model, device=given.device, dtype=given.dtype), rank=8
+        ).eval()
         for engine in ("remote", *(["vllm"] if given.vllm else [])):
             rows.append(measure(engine, fleet(engine, model, engine), requests, given.repeat))
-            rows.append(measure(f"{engine}, LoRA", fleet(engine, adapted, f"{engine}-lora"), requests, given.repeat))
+            rows.append(
+                measure(
+                    f"{engine}, LoRA",
+                    fleet(engine, adapted, f"{engine}-lora"),
+                    requests,
+                    given.repeat,
+                )
+            )
     return rows
 
 
@@ -110,10 +147,19 @@ def main() -> None:
         os.environ["ASCENT_VLLM_PYTHON"] = given.vllm
     rows = measure_all(given)
     if given.out:
-        settings = {name: getattr(given, name) for name in ("device", "dtype", "prompts", "group", "tokens")}
+        settings = {
+            name: getattr(given, name) for name in ("device", "dtype", "prompts", "group", "tokens")
+        }
         gpu = {"gpu": torch.cuda.get_device_name()} if given.device == "cuda" else {}
-        report = {"date": datetime.date.today().isoformat(), "hardware": hardware() | gpu, **settings, "rows": rows}
-        given.out.write_text(json.dumps({"command": "python bench/samplers.py MODEL", **report}, indent=1) + "\n")
+        report = {
+            "date": datetime.date.today().isoformat(),
+            "hardware": hardware() | gpu,
+            **settings,
+            "rows": rows,
+        }
+        given.out.write_text(
+            json.dumps({"command": "python bench/samplers.py MODEL", **report}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

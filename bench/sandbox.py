@@ -19,7 +19,9 @@ from pathlib import Path
 from ascent.sandbox.programs import Sandbox, Suite
 
 PROGRAMS, RUNS = 200, 3
-SOURCE = "def solve(n):\n    return n * n\nif __name__ == '__main__':\n    print(solve(int(input())))\n"
+SOURCE = (
+    "def solve(n):\n    return n * n\nif __name__ == '__main__':\n    print(solve(int(input())))\n"
+)
 SUITES = {
     "calls": Suite.calls("solve", [((n,), n * n) for n in range(10)]),
     "stdio": Suite.stdio([(f"{n}\n", f"{n * n}\n") for n in range(10)]),
@@ -50,7 +52,12 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {before[0]:.1f} before, {loads['after'][0]:.1f} after")
     if write:
         today = datetime.date.today().isoformat()
-        record = {"machine": platform.machine(), "cores": os.cpu_count(), "load": loads, "programs_per_s": found}
+        record = {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "load": loads,
+            "programs_per_s": found,
+        }
         path = Path(__file__).parent / "results" / f"{today}-sandbox.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
 

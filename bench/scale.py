@@ -22,7 +22,9 @@ from ascent.models.memory import Shape, forecast
 GIB, TOKENS = 2**30, 16384
 
 
-def shape(layers: int, hidden: int, intermediate: int, heads: int, key_values: int, vocab: int, tied: bool) -> Shape:
+def shape(
+    layers: int, hidden: int, intermediate: int, heads: int, key_values: int, vocab: int, tied: bool
+) -> Shape:
     """A decoder of the family of Llama and Qwen2.5; heads of 128."""
     attention = hidden * 128 * (2 * heads + 2 * key_values)
     weights = layers * (attention + 3 * hidden * intermediate) + vocab * hidden * (1 if tied else 2)
@@ -47,7 +49,13 @@ def memory_table() -> Iterator[str]:
     for name, each in MODELS.items():
         found = [
             forecast(
-                each, tokens=TOKENS, dtype="bfloat16", gradient_checkpointing=True, fused=True, ranks=n, sharded=sharded
+                each,
+                tokens=TOKENS,
+                dtype="bfloat16",
+                gradient_checkpointing=True,
+                fused=True,
+                ranks=n,
+                sharded=sharded,
             )
             for n, sharded in LAYOUTS
         ]
@@ -62,8 +70,16 @@ class Host(NamedTuple):
 
 
 # Measured: the 1.5B shape on one H200, 64 prompts x 8 completions of 512 tokens (2026-11-17-step-gpu.json, work E).
-SAMPLING, UPDATE, SCALE, DECODE = 2.8, 5.5, 16, 512 * 0.005  # seconds; the step here has 16 times as many prompts
-NVLINK, NETWORK = 0.8 * 450e9, 0.8 * 50e9  # bytes a second of a GPU, inside and between machines of 8
+SAMPLING, UPDATE, SCALE, DECODE = (
+    2.8,
+    5.5,
+    16,
+    512 * 0.005,
+)  # seconds; the step here has 16 times as many prompts
+NVLINK, NETWORK = (
+    0.8 * 450e9,
+    0.8 * 50e9,
+)  # bytes a second of a GPU, inside and between machines of 8
 HOST = Host(read=0.22, own=0.28)
 
 
@@ -76,7 +92,9 @@ def time_table() -> Iterator[str]:
         sent = 6 * MODELS["1.5B"].trained * (gpus - 1) / gpus / (NVLINK if gpus <= 8 else NETWORK)
         host = 1e-6 * tokens * (HOST.read * (gpus - 1) + HOST.own) / gpus
         parts = (sampling, update, sent, host)
-        words = [f"{each:.1f} s" if each >= 1 else f"{each:.2f} s".removeprefix("0") for each in parts]
+        words = [
+            f"{each:.1f} s" if each >= 1 else f"{each:.2f} s".removeprefix("0") for each in parts
+        ]
         yield f"| {gpus} | {' | '.join(words)} | {sum(parts):.0f} s |"
 
 
@@ -93,8 +111,16 @@ def measure_host() -> Iterator[str]:
     for index in range(count):
         tokens = tuple((index * 7919 + place * 104729) % 151936 for place in range(length))
         logprobs = tuple(-((index + place) % 97) / 31 for place in range(length))
-        completion = Completion(f"1.0/{index // 8}/a", index % 8, tokens, logprobs, (0,) * length, "eos")
-        rollouts.append(Rollout(Prompt(f"1.0/{index // 8}/a", "text"), index % 8, (Turn(prompt, completion, "text"),)))
+        completion = Completion(
+            f"1.0/{index // 8}/a", index % 8, tokens, logprobs, (0,) * length, "eos"
+        )
+        rollouts.append(
+            Rollout(
+                Prompt(f"1.0/{index // 8}/a", "text"),
+                index % 8,
+                (Turn(prompt, completion, "text"),),
+            )
+        )
     packed, total = pack_rollouts(rollouts), count * length
     sent, batch = dump(rollouts), dump(packed)
     yield f"{len(sent) / total:.1f} + {len(batch) / total:.1f} bytes for a sampled token: in its rollout, in its batch"
@@ -113,5 +139,7 @@ def measure_host() -> Iterator[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", action="store_true")
-    tables = measure_host() if parser.parse_args().host else chain(memory_table(), [""], time_table())
+    tables = (
+        measure_host() if parser.parse_args().host else chain(memory_table(), [""], time_table())
+    )
     print("\n".join(tables))

@@ -34,7 +34,14 @@ HERE = Path(__file__).resolve().parent
 PEER = HERE / "peers" / "sft.py"
 REPETITIONS, WARM, STEPS, BATCH, LONGEST = 3, 1, 4, 16, 512
 LEARNING_RATE = 1e-3
-MODEL = {"family": "llama", "hidden": 256, "layers": 4, "heads": 4, "key_value_heads": 2, "intermediate": 1024}
+MODEL = {
+    "family": "llama",
+    "hidden": 256,
+    "layers": 4,
+    "heads": 4,
+    "key_value_heads": 2,
+    "intermediate": 1024,
+}
 VOCABULARY = 2048
 # TRL's packing, with as many tokens in an optimizer step as 16 of the texts have: all packs in one flat row, or one
 # pack after the other. The faster of the two is what ours is compared with.
@@ -60,7 +67,9 @@ def prepare(folder: Path) -> None:
 
     lines = texts((WARM + STEPS) * BATCH)
     tiny.create(folder / "model", texts=texts(2000, seed=1), vocabulary=VOCABULARY, seed=0, **MODEL)  # type: ignore[arg-type]
-    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    (folder / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": line}) + "\n" for line in lines)
+    )
 
 
 def ours(folder: Path) -> dict[str, Any]:
@@ -114,7 +123,9 @@ def versions(*names: str) -> dict[str, str]:
 
 def measured(python: str, script: Path, *words: str) -> dict[str, Any]:
     """One process; the rates of its steps after the warm-up."""
-    done = subprocess.run([python, str(script), *words], capture_output=True, text=True, timeout=3600)
+    done = subprocess.run(
+        [python, str(script), *words], capture_output=True, text=True, timeout=3600
+    )
     if done.returncode:
         raise RuntimeError(f"{script.name} {' '.join(words)} failed:\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -132,7 +143,12 @@ def measured(python: str, script: Path, *words: str) -> dict[str, Any]:
 def study(peer: str | None, folder: Path) -> dict[str, list[dict[str, Any]]]:
     sides = {"ours": (sys.executable, Path(__file__), ["--ours", str(folder)])}
     if peer is not None:
-        shared = {"folder": str(folder), "steps": WARM + STEPS, "longest": LONGEST, "learning_rate": LEARNING_RATE}
+        shared = {
+            "folder": str(folder),
+            "steps": WARM + STEPS,
+            "longest": LONGEST,
+            "learning_rate": LEARNING_RATE,
+        }
         for name, settings in PEERS.items():
             sides[name] = (peer, PEER, [json.dumps({**shared, **settings})])
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
@@ -151,8 +167,14 @@ def study(peer: str | None, folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Medians over the repetitions, and ours against each; the first loss must agree or the work was not the same."""
-    by_wall = {name: statistics.median(row["tokens_per_second"] for row in rows) for name, rows in found.items()}
-    by_cpu = {name: statistics.median(row["tokens_per_cpu_second"] for row in rows) for name, rows in found.items()}
+    by_wall = {
+        name: statistics.median(row["tokens_per_second"] for row in rows)
+        for name, rows in found.items()
+    }
+    by_cpu = {
+        name: statistics.median(row["tokens_per_cpu_second"] for row in rows)
+        for name, rows in found.items()
+    }
     result: dict[str, Any] = {"tokens_per_second": by_wall, "tokens_per_cpu_second": by_cpu}
     result["real_share"] = found["ours"][0]["real_share"]
     if len(found) > 1:
@@ -168,7 +190,9 @@ def verdict(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peer-python", default=os.environ.get("PEER_PYTHON"), metavar="PATH")
     parser.add_argument("--write", action="store_true", help="keep the result in bench/results")
     parser.add_argument("--ours", type=Path, help=argparse.SUPPRESS)
@@ -186,10 +210,20 @@ def main() -> None:
     if given.write:
         today = datetime.date.today().isoformat()
         record = {
-            "study": "sft", "date": today, "command": "python bench/sft.py --peer-python PATH --write",
-            "hardware": hardware(), "threads": 1, "model": {**MODEL, "vocabulary": VOCABULARY}, "peers": PEERS,
-            "batch": BATCH, "steps": STEPS, "warm_up": WARM, "targets": TARGETS, **result, "repetitions": found,
-        }  # fmt: skip
+            "study": "sft",
+            "date": today,
+            "command": "python bench/sft.py --peer-python PATH --write",
+            "hardware": hardware(),
+            "threads": 1,
+            "model": {**MODEL, "vocabulary": VOCABULARY},
+            "peers": PEERS,
+            "batch": BATCH,
+            "steps": STEPS,
+            "warm_up": WARM,
+            "targets": TARGETS,
+            **result,
+            "repetitions": found,
+        }
         path = HERE / "results" / f"{today}-sft.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"written to {path.name}")

@@ -43,11 +43,21 @@ def answers(model: str, data: Path, dtype: str) -> list[tuple[str, str, float]]:
     """Question, greedy answer, and whether it is correct."""
     prompts = list(ascent.load_data(str(data), "prompts"))
     drawn = ascent.Policy(model, dtype=dtype, max_new_tokens=32).sample(prompts, greedy=True)
-    return [(each.prompt.messages[-1].content, each.text, in_order(each)["correct"]) for each in drawn]
+    return [
+        (each.prompt.messages[-1].content, each.text, in_order(each)["correct"]) for each in drawn
+    ]
 
 
 def measure(model: str, folder: Path, seed: int, given: argparse.Namespace) -> dict[str, Any]:
-    words = [sys.executable, str(ROOT / "examples/sort_numbers.py"), model, "--run", str(folder), "--seed", str(seed)]
+    words = [
+        sys.executable,
+        str(ROOT / "examples/sort_numbers.py"),
+        model,
+        "--run",
+        str(folder),
+        "--seed",
+        str(seed),
+    ]
     words += ["--dtype", given.dtype, "--steps", str(given.steps), "--prompts", str(given.prompts)]
     words += ["--heldout", str(given.heldout)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
@@ -63,7 +73,9 @@ def measure(model: str, folder: Path, seed: int, given: argparse.Namespace) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--dtype", default="bfloat16")
@@ -71,7 +83,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--heldout", type=int, default=256)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT, help="in place of the root of the repository")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT, help="in place of the root of the repository"
+    )
     given = parser.parse_args()
     today, runs = datetime.date.today().isoformat(), []
     for name in ("bench/results", "docs/results"):
@@ -80,14 +94,23 @@ def main() -> None:
         for seed in map(int, given.seeds.split(",")):
             folder = Path(work) / str(seed)
             runs.append(measure(given.model, folder, seed, given))
-            print(json.dumps({key: value for key, value in runs[-1].items() if key != "examples"}), flush=True)
+            print(
+                json.dumps({key: value for key, value in runs[-1].items() if key != "examples"}),
+                flush=True,
+            )
             if given.write and len(runs) == 1:
                 shutil.copy(folder / "curves.png", given.out / "docs/results/sort_numbers.png")
     record = {
-        "study": "sort-numbers", "date": today, "hardware": hardware(), "command": "python bench/sort_numbers.py MODEL",
-        "torch": torch.__version__, "transformers": transformers.__version__, "dtype": given.dtype,
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "runs": runs,
-    }  # fmt: skip
+        "study": "sort-numbers",
+        "date": today,
+        "hardware": hardware(),
+        "command": "python bench/sort_numbers.py MODEL",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "dtype": given.dtype,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "runs": runs,
+    }
     if given.write:
         path = given.out / f"bench/results/{today}-sort-numbers.json"
         path.write_text(json.dumps(record, indent=1) + "\n")

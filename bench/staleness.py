@@ -27,7 +27,9 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by the number of seeds
 
 def interval(values: list[float]) -> tuple[float, float]:
     """The mean, and half the width of its 95% interval."""
-    return statistics.mean(values), T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), T_95[len(values)] * statistics.stdev(values) / math.sqrt(
+        len(values)
+    )
 
 
 def by_arm(runs: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
@@ -38,14 +40,21 @@ def by_arm(runs: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
 
 
 def table(arms: dict[str, dict[int, dict[str, Any]]]) -> str:
-    lines = ["| rollouts | held-out | difference | training, last 20 steps | difference |", "|---|---|---|---|---|"]
+    lines = [
+        "| rollouts | held-out | difference | training, last 20 steps | difference |",
+        "|---|---|---|---|---|",
+    ]
     for name, seeds in arms.items():
         cells = [name]
         for key in ("after", "correct"):
             differences = [each[key] - arms[SYNCHRONOUS][seed][key] for seed, each in seeds.items()]
             mean, half = interval(differences)
             cells.append(f"{statistics.mean(each[key] for each in seeds.values()):.3f}")
-            cells.append("" if name == SYNCHRONOUS else f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})")
+            cells.append(
+                ""
+                if name == SYNCHRONOUS
+                else f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
+            )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

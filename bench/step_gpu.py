@@ -35,18 +35,33 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 WARM = 2
 PROMPTS, GROUP = 64, 8
 SHAPES = {
-    "mini": {"hidden": 64, "layers": 2, "heads": 4, "key_value_heads": 2, "intermediate": 128, "vocab_size": 2048},
+    "mini": {
+        "hidden": 64,
+        "layers": 2,
+        "heads": 4,
+        "key_value_heads": 2,
+        "intermediate": 128,
+        "vocab_size": 2048,
+    },
     "0.5b": {"hidden": 896, "layers": 24, "heads": 14, "key_value_heads": 2, "intermediate": 4864},
     "1.5b": {"hidden": 1536, "layers": 28, "heads": 12, "key_value_heads": 2, "intermediate": 8960},
     "3b": {"hidden": 2048, "layers": 36, "heads": 16, "key_value_heads": 2, "intermediate": 11008},
-    "7b": {"hidden": 3584, "layers": 28, "heads": 28, "key_value_heads": 4, "intermediate": 18944,
-           "tie_word_embeddings": False},
-}  # fmt: skip
+    "7b": {
+        "hidden": 3584,
+        "layers": 28,
+        "heads": 28,
+        "key_value_heads": 4,
+        "intermediate": 18944,
+        "tie_word_embeddings": False,
+    },
+}
 VOCAB = 151936
 WORKS = {
-    "E": {"words": 100, "mean": 512}, "R": {"words": 100, "mean": 300}, "L": {"words": 500, "mean": 512},
+    "E": {"words": 100, "mean": 512},
+    "R": {"words": 100, "mean": 300},
+    "L": {"words": 500, "mean": 512},
     "M": {"words": 100, "mean": 1024},
-}  # fmt: skip
+}
 SIGMA, MAX_TOKENS = 0.9, 2048
 
 
@@ -57,7 +72,9 @@ def lengths(work: str, count: int, seed: int) -> list[int]:
         return [mean] * count
     drawn = random.Random(0)
     middle = math.log(mean) - SIGMA**2 / 2
-    sizes = [max(2, min(MAX_TOKENS, round(drawn.lognormvariate(middle, SIGMA)))) for _ in range(count)]
+    sizes = [
+        max(2, min(MAX_TOKENS, round(drawn.lognormvariate(middle, SIGMA)))) for _ in range(count)
+    ]
     random.Random(seed).shuffle(sizes)
     return sizes
 
@@ -71,9 +88,15 @@ def prepare(folder: Path, given: argparse.Namespace) -> list[str]:
     home = Path(tempfile.gettempdir()) / f"step-gpu-{given.size}"
     if not home.exists():
         cuda = torch.cuda.is_available()
-        shape: dict[str, Any] = {"vocab_size": VOCAB, "tie_word_embeddings": True, **SHAPES[given.size]}
+        shape: dict[str, Any] = {
+            "vocab_size": VOCAB,
+            "tie_word_embeddings": True,
+            **SHAPES[given.size],
+        }
         tokenizer = tiny.tiny_tokenizer()
-        with torch.device("cuda" if cuda else "cpu"):  # billions of random numbers take minutes on a CPU
+        with torch.device(
+            "cuda" if cuda else "cpu"
+        ):  # billions of random numbers take minutes on a CPU
             module = tiny.tiny_model("qwen2", len(tokenizer), longest=4096, seed=0, **shape)
         module.to(torch.bfloat16 if cuda else torch.float32).save_pretrained(home)
         tokenizer.save_pretrained(home)
@@ -82,7 +105,10 @@ def prepare(folder: Path, given: argparse.Namespace) -> list[str]:
     (folder / "model").symlink_to(home)
     rng = random.Random(0)
     words = WORKS[given.work]["words"]
-    return [" ".join(str(rng.randrange(10)) for _ in range(words)) for _ in range(given.prompts * (given.steps + 1))]
+    return [
+        " ".join(str(rng.randrange(10)) for _ in range(words))
+        for _ in range(given.prompts * (given.steps + 1))
+    ]
 
 
 class Imposed:
@@ -90,7 +116,13 @@ class Imposed:
 
     def __init__(self, engine: Any, group: int, steps: list[list[int]]) -> None:
         engine.stop_ids = frozenset({-1})
-        self.engine, self.group, self.steps, self.seconds, self.peak_bytes = engine, group, steps, 0.0, 0
+        self.engine, self.group, self.steps, self.seconds, self.peak_bytes = (
+            engine,
+            group,
+            steps,
+            0.0,
+            0,
+        )
 
     def sample(self, requests: Iterable[Any]) -> Iterator[Any]:
         asked = list(requests)
@@ -133,23 +165,36 @@ def ours(given: argparse.Namespace, side: str) -> dict[str, Any]:
 
     folder, algorithm = Path(tempfile.mkdtemp()), "grpo" if side == "exact" else side
     prompts = prepare(folder, given)
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
-    (folder / "reward.py").write_text("import random\ndef spread(rollout):\n    return random.random()\n")
-    imposed = [lengths(given.work, given.prompts * given.group, seed) for seed in range(1, given.steps + 2)]
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in prompts)
+    )
+    (folder / "reward.py").write_text(
+        "import random\ndef spread(rollout):\n    return random.random()\n"
+    )
+    imposed = [
+        lengths(given.work, given.prompts * given.group, seed) for seed in range(1, given.steps + 2)
+    ]
     keys: dict[str, Any] = {
-        "algorithm": algorithm, "model.policy": str(folder / "model"),
+        "algorithm": algorithm,
+        "model.policy": str(folder / "model"),
         "model.dtype": "bfloat16" if torch.cuda.is_available() else "float32",
-        "data.train": str(folder / "prompts.jsonl"), "data.shuffle": False,
-        "rewards": [{"use": f"{folder / 'reward.py'}:spread"}], "rollouts.prompts_per_step": given.prompts,
-        "rollouts.group_size": given.group, "rollouts.max_new_tokens": max(map(max, imposed)),
-        "update.learning_rate": 1e-6, "run.steps": given.steps + 1,
-    }  # fmt: skip
+        "data.train": str(folder / "prompts.jsonl"),
+        "data.shuffle": False,
+        "rewards": [{"use": f"{folder / 'reward.py'}:spread"}],
+        "rollouts.prompts_per_step": given.prompts,
+        "rollouts.group_size": given.group,
+        "rollouts.max_new_tokens": max(map(max, imposed)),
+        "update.learning_rate": 1e-6,
+        "run.steps": given.steps + 1,
+    }
     if algorithm == "grpo":
         keys |= {"cells.kl": False, "cells.kl_controller": False}
     else:
         keys |= {"model.critic": "separate", "update.epochs": 1, "update.minibatches": 1}
     keys["model.arithmetic"] = "exact" if side == "exact" else "fast"
-    keys |= {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in given.set)}
+    keys |= {
+        key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in given.set)
+    }
     training = assemble(resolve(validate(nest_keys(keys))), folder)
     source: Any = training.source
     source.sampler = Imposed(source.sampler, given.group, imposed)
@@ -180,9 +225,12 @@ def _our_step(training: Any, source: Any, step: int) -> dict[str, float]:
     updated = _now()
     source.refresh(training.learner.weights())
     row = {
-        "step": _now() - start, "engine": source.sampler.seconds, "prepare": sampled - start - source.sampler.seconds,
-        "update": updated - sampled, **counts,
-    }  # fmt: skip
+        "step": _now() - start,
+        "engine": source.sampler.seconds,
+        "prepare": sampled - start - source.sampler.seconds,
+        "update": updated - sampled,
+        **counts,
+    }
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
 
@@ -194,7 +242,12 @@ def _profile(training: Any, source: Any, given: argparse.Namespace) -> None:
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
         training.learner.step(batches[:4], training.objective)
         _now()
-    print(found.key_averages().table(sort_by="cuda_time_total", row_limit=35, max_name_column_width=70), flush=True)
+    print(
+        found.key_averages().table(
+            sort_by="cuda_time_total", row_limit=35, max_name_column_width=70
+        ),
+        flush=True,
+    )
 
 
 def _now() -> float:
@@ -208,7 +261,13 @@ def _now() -> float:
 def trl(given: argparse.Namespace) -> dict[str, Any]:
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList, TrainerCallback
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        LogitsProcessor,
+        LogitsProcessorList,
+        TrainerCallback,
+    )
     from trl import GRPOConfig, GRPOTrainer
 
     folder = Path(tempfile.mkdtemp())
@@ -253,17 +312,34 @@ def trl(given: argparse.Namespace) -> dict[str, Any]:
             marks.append((_now(), trainer.seconds))
 
     settings = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=16, gradient_accumulation_steps=count // 16,
-        num_generations=given.group, max_completion_length=max(map(max, imposed)), max_steps=given.steps, bf16=True,
-        gradient_checkpointing=False, beta=0.0, learning_rate=1e-6, logging_steps=1, report_to=[], save_strategy="no",
-        temperature=1.0, shuffle_dataset=False, disable_tqdm=True,
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16, attn_implementation="sdpa")
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=16,
+        gradient_accumulation_steps=count // 16,
+        num_generations=given.group,
+        max_completion_length=max(map(max, imposed)),
+        max_steps=given.steps,
+        bf16=True,
+        gradient_checkpointing=False,
+        beta=0.0,
+        learning_rate=1e-6,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        temperature=1.0,
+        shuffle_dataset=False,
+        disable_tqdm=True,
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        folder / "model", dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
     trainer = Trainer(
-        model=model, args=settings, processing_class=tokenizer, callbacks=[Marks()],
+        model=model,
+        args=settings,
+        processing_class=tokenizer,
+        callbacks=[Marks()],
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         reward_funcs=lambda completions, **_: [random.random() for _ in completions],
-    )  # fmt: skip
+    )
     marks.append((_now(), 0.0))
     trainer.train()
     rows = [{"step": b[0] - a[0], "engine": b[1] - a[1]} for a, b in itertools.pairwise(marks)]
@@ -281,7 +357,12 @@ def measure(side: str, work: str, given: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     timed = found["steps"][WARM:] or found["steps"][-1:]
     means = {name: statistics.mean(row[name] for row in timed) for name in timed[0]}
-    return {**means, "first": found["steps"][0]["step"], "peak_gb": found["peak_gb"], "steps": found["steps"]}
+    return {
+        **means,
+        "first": found["steps"][0]["step"],
+        "peak_gb": found["peak_gb"],
+        "steps": found["steps"],
+    }
 
 
 def torch_has_cuda() -> bool:
@@ -291,7 +372,9 @@ def torch_has_cuda() -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sides", default="grpo,ppo,trl")
     parser.add_argument("--works", default="E,R,L")
     parser.add_argument("--size", default="1.5b", choices=SHAPES)
@@ -305,7 +388,9 @@ def main() -> None:
     parser.add_argument("--work", default="E")
     given = parser.parse_args()
     if given.size != "mini" and not torch_has_cuda():
-        print("bench/step_gpu.py needs a GPU; --size mini --sides grpo --prompts 2 tries the script on a CPU")
+        print(
+            "bench/step_gpu.py needs a GPU; --size mini --sides grpo --prompts 2 tries the script on a CPU"
+        )
         return
     if given.side:
         print(json.dumps(trl(given) if given.side == "trl" else ours(given, given.side)))
@@ -314,16 +399,29 @@ def main() -> None:
     for work in given.works.split(","):
         for side in given.sides.split(","):
             row = found[f"{work} {side}"] = measure(side, work, given)
-            print(work, side, {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items() if k != "steps"})
+            print(
+                work,
+                side,
+                {
+                    k: round(v, 2) if isinstance(v, float) else v
+                    for k, v in row.items()
+                    if k != "steps"
+                },
+            )
             sys.stdout.flush()
     if given.out:
         import torch
 
         record = {
-            "study": "step_gpu", "date": datetime.date.today().isoformat(), "size": given.size, "warm": WARM,
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "torch": torch.__version__,
-            "settings": given.set, "results": found,
-        }  # fmt: skip
+            "study": "step_gpu",
+            "date": datetime.date.today().isoformat(),
+            "size": given.size,
+            "warm": WARM,
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "torch": torch.__version__,
+            "settings": given.set,
+            "results": found,
+        }
         given.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

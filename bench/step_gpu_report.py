@@ -15,12 +15,21 @@ from typing import Any
 
 PICTURE = Path(__file__).parents[1] / "docs" / "results" / "gpu.png"
 SIDES = {"grpo": "Ascent", "exact": "Ascent, exact", "ppo": "Ascent, PPO", "trl": "TRL"}
-PHASES = {"engine": "sampling", "prepare": "preparing", "update": "update", "rest": "rest (of TRL all but sampling)"}
+PHASES = {
+    "engine": "sampling",
+    "prepare": "preparing",
+    "update": "update",
+    "rest": "rest (of TRL all but sampling)",
+}
 
 
 def merge(files: list[Path]) -> dict[str, Any]:
     records = [json.loads(path.read_text()) for path in files]
-    found = {f"{record['size']} {key}": row for record in records for key, row in record["results"].items()}
+    found = {
+        f"{record['size']} {key}": row
+        for record in records
+        for key, row in record["results"].items()
+    }
     same = {key: records[0][key] for key in ("study", "date", "gpu", "torch", "warm")}
     return {**same, "results": found, "ratios": ratios(found)}
 
@@ -37,7 +46,9 @@ def ratios(found: dict[str, Any]) -> dict[str, float]:
         if len(row["steps"]) > 2:
             made[f"{work} {side} first/third"] = row["first"] / row["steps"][2]["step"]
         if "tokens/needed" in row:
-            made[f"{size} {work} {side} tokens run/needed"] = row["tokens/run"] / row["tokens/needed"]
+            made[f"{size} {work} {side} tokens run/needed"] = (
+                row["tokens/run"] / row["tokens/needed"]
+            )
             made[f"{size} {work} {side} sampled tokens/s"] = row["tokens/trained"] / row["engine"]
             made[f"{size} {work} {side} updated tokens/s"] = row["tokens/needed"] / row["update"]
     return made
@@ -50,7 +61,9 @@ def table(record: dict[str, Any]) -> str:
     ]
     for key, row in record["results"].items():
         size, work, side = key.split()
-        phases = [f"{row[name]:.2f} s" if name in row else "-" for name in ("engine", "prepare", "update")]
+        phases = [
+            f"{row[name]:.2f} s" if name in row else "-" for name in ("engine", "prepare", "update")
+        ]
         step, first = f"{row['step']:.2f} s", f"{row['first']:.1f} s"
         cells = [f"{size} {work}", SIDES[side], step, *phases, first, f"{row['peak_gb']:.1f} GiB"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -69,7 +82,9 @@ def plot(record: dict[str, Any]) -> None:
             row["step"] - begun if name == "rest" else row.get(name, 0.0)
             for row, begun in zip(rows.values(), start, strict=True)
         ]
-        axes.barh(labels, widths, left=start, label=label, color="lightgray" if name == "rest" else None)
+        axes.barh(
+            labels, widths, left=start, label=label, color="lightgray" if name == "rest" else None
+        )
         start = [begun + width for begun, width in zip(start, widths, strict=True)]
     for place, row in enumerate(rows.values()):
         axes.text(row["step"], place, f" {row['step']:.1f} s", va="center")
@@ -82,7 +97,9 @@ def plot(record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

@@ -39,34 +39,66 @@ RECIPE = {"algorithm": "grpo", "model.policy": "tiny:llama", "run.steps": STEPS,
 
 def metrics(step: int, rng: random.Random) -> dict[str, float]:
     reward = 1 / (1 + math.exp(3 - step / 20_000)) + rng.gauss(0, 0.05)
-    found = {"reward/mean": reward, "reward/correct": reward, "loss/total": rng.gauss(0, 0.1), "tokens/run": 4096.0}
-    found |= {f"policy/{name}": rng.random() for name in ("entropy", "approx_kl", "ref_kl", "ratio_max", "ratio_min")}
-    found |= {f"time/{name}": rng.random() for name in ("sample", "score", "prepare", "update", "refresh", "step")}
-    found |= {f"completion/{name}": rng.random() for name in ("length_mean", "length_max", "truncated_frac")}
+    found = {
+        "reward/mean": reward,
+        "reward/correct": reward,
+        "loss/total": rng.gauss(0, 0.1),
+        "tokens/run": 4096.0,
+    }
+    found |= {
+        f"policy/{name}": rng.random()
+        for name in ("entropy", "approx_kl", "ref_kl", "ratio_max", "ratio_min")
+    }
+    found |= {
+        f"time/{name}": rng.random()
+        for name in ("sample", "score", "prepare", "update", "refresh", "step")
+    }
+    found |= {
+        f"completion/{name}": rng.random()
+        for name in ("length_mean", "length_max", "truncated_frac")
+    }
     found |= {f"reward/part{number}": rng.random() for number in range(12)}
-    return found | ({"eval/reward/correct": reward, "eval/reward/mean": reward} if step % 100 == 0 else {})
+    return found | (
+        {"eval/reward/correct": reward, "eval/reward/mean": reward} if step % 100 == 0 else {}
+    )
 
 
 def make(folder: Path, steps: int, *, samples: bool = False) -> None:
     rng = random.Random(steps)
     inputs = json.dumps({"format": 2, "recipe": RECIPE | {"run.steps": steps}, "inputs": []})
-    with RunFolder.create(folder, "# Resolved by ascent 0 from bench; itself a recipe.\n", {}, inputs=inputs) as run:
+    with RunFolder.create(
+        folder, "# Resolved by ascent 0 from bench; itself a recipe.\n", {}, inputs=inputs
+    ) as run:
         with (folder / "metrics.jsonl").open("w") as file:
             for step in range(1, steps + 1):
-                file.write(json.dumps({"step": step, "timestamp": 1e9 + step, **metrics(step, rng)}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "timestamp": 1e9 + step, **metrics(step, rng)}) + "\n"
+                )
         if samples:
             words = [f" word{number}" for number in range(60)]
-            rest = {"parts": {"verifier": 1.0}, "stop": "eos", "advantages": 0.5, "tokens": words, "of": 64}
+            rest = {
+                "parts": {"verifier": 1.0},
+                "stop": "eos",
+                "advantages": 0.5,
+                "tokens": words,
+                "of": 64,
+            }
             rest |= {"logprobs": [-0.1234] * 60, "completion": "".join(words)}
-            text = json.dumps({"prompt": "what is the sum?", "reward": 1.0, **rest}, separators=(",", ":"))[1:]
+            text = json.dumps(
+                {"prompt": "what is the sum?", "reward": 1.0, **rest}, separators=(",", ":")
+            )[1:]
             with (folder / "samples.jsonl").open("w") as file:
                 for step in range(1, steps + 1):
                     lines = (
-                        f'{{"step":{step},"id":"p{n // 5}","sample":{n % 5},{text}\n' for n in range(SAMPLES_PER_STEP)
+                        f'{{"step":{step},"id":"p{n // 5}","sample":{n % 5},{text}\n'
+                        for n in range(SAMPLES_PER_STEP)
                     )
                     file.writelines(lines)
         # Not `finish`, which draws the curves, a second for every run.
-        run.write("outcome.json", json.dumps({"ending": "finished", "step": steps, "message": "", "timestamp": 0.0}))
+        run.write(
+            "outcome.json",
+            json.dumps({"ending": "finished", "step": steps, "message": "", "timestamp": 0.0}),
+        )
 
 
 def make_all(root: Path) -> None:
@@ -87,7 +119,9 @@ def heap_mb(page: Page) -> float:
     """JavaScript's heap of a page."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
-    found = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    found = {
+        each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]
+    }
     return round(found["JSHeapUsedSize"] / 1e6, 1)
 
 
@@ -131,12 +165,16 @@ def open_view(browser: Browser, url: str, ready: str) -> tuple[Page, dict[str, f
     page.goto(url)
     wait_for(page, ready, seconds=60)
     taken = time.perf_counter() - began
-    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime / 1000")
+    paint = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0]?.startTime / 1000"
+    )
     found = {"paint_s": round(paint, 2), "content_s": round(taken, 2)}
     return page, found | {"heap_mb": heap_mb(page), "page_mb": page_mb()}
 
 
-def views_of(browser: Browser, url: str, server: int, views: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def views_of(
+    browser: Browser, url: str, server: int, views: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
     found = {}
     for name, (path, ready) in views.items():
         page, figures = open_view(browser, url + path, ready)
@@ -183,7 +221,9 @@ def live_again(folder: Path, logged: dict[int, float]) -> Iterator[None]:
             step = STEPS
             while not stop.wait(1.5):
                 step += 1
-                file.write(json.dumps({"step": step, "timestamp": 1e9 + step, **metrics(step, rng)}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "timestamp": 1e9 + step, **metrics(step, rng)}) + "\n"
+                )
                 logged[step] = time.time()
 
     try:
@@ -209,7 +249,11 @@ def delays_of(page: Page, where: str, logged: dict[int, float], count: int = 6) 
         time.sleep(0.05)
     first = max(logged) + 1
     for step in range(first, first + count):
-        wait_for(page, f"document.querySelector(`{where}`)?.textContent.startsWith('{step:,} ')", seconds=30)
+        wait_for(
+            page,
+            f"document.querySelector(`{where}`)?.textContent.startsWith('{step:,} ')",
+            seconds=30,
+        )
         delays.append(time.time() - logged[step])
     return {"median_s": round(statistics.median(delays), 2), "largest_s": round(max(delays), 2)}
 
@@ -225,7 +269,10 @@ def measure_long(browser: Browser, root: Path) -> dict[str, Any]:
             "one run": ("#/run?run=long", CURVES),
             "rollouts": ("#/run?run=long&tab=rollouts", samples),
             "rollouts, a middle step": (f"#/run?run=long&tab=rollouts&step={STEPS // 2}", samples),
-            "one run, every step": ("#/run?run=long", f"{CURVES} && document.querySelector('p[role=status]').hidden"),
+            "one run, every step": (
+                "#/run?run=long",
+                f"{CURVES} && document.querySelector('p[role=status]').hidden",
+            ),
         }
         found |= views_of(browser, url, pid, views)
         logged: dict[int, float] = {}
@@ -233,11 +280,15 @@ def measure_long(browser: Browser, root: Path) -> dict[str, Any]:
         with live(root / name, logged):
             while not logged:
                 time.sleep(0.05)
-            page, _ = open_view(browser, f"{url}#/run?run={name}", "document.querySelector('.meter')")
+            page, _ = open_view(
+                browser, f"{url}#/run?run={name}", "document.querySelector('.meter')"
+            )
             found["update of a run"] = delays_of(page, ".meter .number", logged)
             page.close()
             page, _ = open_view(browser, url, LIST.format(RUNS))
-            found["update of the list"] = delays_of(page, f"tr[data-run='{name}'] .meter .number", logged)
+            found["update of the list"] = delays_of(
+                page, f"tr[data-run='{name}'] .meter .number", logged
+            )
             page.close()
         again: dict[int, float] = {}
         with live_again(root / "long", again):
@@ -273,21 +324,32 @@ def main() -> None:
     with sync_playwright() as playwright:
         repetitions = []
         for _ in range(given.repeat):
-            browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=find_browser(), args=["--no-sandbox"]
+            )
             repetitions.append(measure(browser, root))
             print(json.dumps(repetitions[-1], indent=1))
             browser.close()
     if given.write:
-        name, words = ("view", "") if given.folder is None else ("view-quickstart", " --folder FOLDER")
-        path = Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-{name}.json"
+        name, words = (
+            ("view", "") if given.folder is None else ("view-quickstart", " --folder FOLDER")
+        )
+        path = (
+            Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-{name}.json"
+        )
         hardware = {"cpu": cpu_name(), "cores": os.cpu_count(), "machine": platform.machine()}
-        content = {"command": f"python bench/view.py{words} --repeat {given.repeat}", "hardware": hardware}
+        content = {
+            "command": f"python bench/view.py{words} --repeat {given.repeat}",
+            "hardware": hardware,
+        }
         path.write_text(json.dumps({**content, "repetitions": repetitions}, indent=1) + "\n")
 
 
 def cpu_name() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
 
 
 if __name__ == "__main__":

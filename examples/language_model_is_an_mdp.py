@@ -43,7 +43,9 @@ class TinyModel(nn.Module):
         self.tokens = nn.Linear(width, DIGITS)
         self.value = nn.Linear(width, 1)
 
-    def forward(self, texts_BL: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, texts_BL: Tensor, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the next token and value of the text after each token, and the hidden state."""
         states_BLH, hidden = self.core(self.embed(texts_BL), hidden)
         return self.tokens(states_BLH), self.value(states_BLH)[..., 0], hidden
@@ -82,7 +84,10 @@ def sample_episodes(model: TinyModel, count: int, generator: torch.Generator) ->
         tokens.append(last_B1)
     completions_BL = torch.cat(tokens, dim=1)
     return Episodes(
-        prompts_B, completions_BL, score(prompts_B, completions_BL), Segments.from_lengths([LENGTH] * count)
+        prompts_B,
+        completions_BL,
+        score(prompts_B, completions_BL),
+        Segments.from_lengths([LENGTH] * count),
     )
 
 
@@ -96,19 +101,30 @@ def evaluate_actions(model: TinyModel, episodes: Episodes) -> tuple[Tensor, Tens
     """Log-prob of every token, value of the state before it, entropy of its distribution; packed."""
     logits_BLV, values_BL, _ = model(episodes.states_BL)
     logits_TV = logits_BLV.reshape(-1, DIGITS)
-    return token_logprobs(logits_TV, episodes.tokens_T), values_BL.reshape(-1), divergence.entropy(logits_TV)
+    return (
+        token_logprobs(logits_TV, episodes.tokens_T),
+        values_BL.reshape(-1),
+        divergence.entropy(logits_TV),
+    )
 
 
 def token_mean(loss_T: Tensor, episodes: Episodes) -> Tensor:
     """`aggregation.token_mean` as one number, for a batch in one piece."""
-    tokens_B = aggregation.tokens_per_sequence(episodes.loss_mask_T, episodes.segments, loss_T.dtype)
+    tokens_B = aggregation.tokens_per_sequence(
+        episodes.loss_mask_T, episodes.segments, loss_T.dtype
+    )
     weights = aggregation.token_mean(tokens_B)
     total = aggregation.numerator(loss_T, episodes.loss_mask_T, weights.weight_B, episodes.segments)
     return total / weights.share_B.sum()
 
 
 def train_language_model(
-    *, updates: int = 60, batch: int = 64, epochs: int = 4, learning_rate: float = 3e-3, seed: int = 0
+    *,
+    updates: int = 60,
+    batch: int = 64,
+    epochs: int = 4,
+    learning_rate: float = 3e-3,
+    seed: int = 0,
 ) -> tuple[TinyModel, list[float]]:
     """PPO on the token MDP. Returns the model and the mean score of every rollout."""
     with torch.random.fork_rng(devices=[]):
@@ -130,7 +146,11 @@ def train_language_model(
         for _ in range(epochs):
             logprobs_T, values_T, entropy_T = evaluate_actions(model, episodes)
             clipped = policy_losses.clip(
-                ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
+                ratios.token(logprobs_T, old_logprobs_T, loss_mask_T),
+                advantages_T,
+                loss_mask_T,
+                low=0.2,
+                high=0.2,
             )
             critic_T = values.mse(values_T, estimate.returns_T, loss_mask_T)
             loss = token_mean(clipped.loss_T + 0.5 * critic_T - 0.003 * entropy_T, episodes)
@@ -140,10 +160,14 @@ def train_language_model(
     return model, scores
 
 
-def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
+def bandit_gradient(
+    model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float
+) -> Tensor:
     """One action, the whole completion: -(R - b) * ratio of the completion, mean over completions."""
     logprobs_T, _, _ = evaluate_actions(model, episodes)
-    log_ratio_T = ratios.sequence_product(logprobs_T, old_logprobs_T, episodes.loss_mask_T, episodes.segments)
+    log_ratio_T = ratios.sequence_product(
+        logprobs_T, old_logprobs_T, episodes.loss_mask_T, episodes.segments
+    )
     # The product is repeated on every token of its completion; a bandit has one action, so only the last one counts.
     last_T = episodes.segments.last(episodes.loss_mask_T)
     advantages_T = episodes.segments.broadcast(episodes.rewards_B - baseline)
@@ -151,19 +175,30 @@ def bandit_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor
     return gradient(loss_T.sum() / episodes.segments.count, model)
 
 
-def mdp_gradient(model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float) -> Tensor:
+def mdp_gradient(
+    model: TinyModel, episodes: Episodes, old_logprobs_T: Tensor, baseline: float
+) -> Tensor:
     """One action, one token: GAE with gamma 1, lam 1 and a constant critic, a ratio per token, PPO's clip."""
     logprobs_T, _, _ = evaluate_actions(model, episodes)
     loss_mask_T, segments = episodes.loss_mask_T, episodes.segments
     rewards_T = on_last_token(episodes.rewards_B, loss_mask_T, segments)
     constant_T = torch.full_like(rewards_T, baseline)
-    advantages_T = returns.gae(rewards_T, constant_T, loss_mask_T, segments, gamma=1.0, lam=1.0).advantages_T
+    advantages_T = returns.gae(
+        rewards_T, constant_T, loss_mask_T, segments, gamma=1.0, lam=1.0
+    ).advantages_T
     clipped = policy_losses.clip(
-        ratios.token(logprobs_T, old_logprobs_T, loss_mask_T), advantages_T, loss_mask_T, low=0.2, high=0.2
+        ratios.token(logprobs_T, old_logprobs_T, loss_mask_T),
+        advantages_T,
+        loss_mask_T,
+        low=0.2,
+        high=0.2,
     )
     tokens_B = aggregation.tokens_per_sequence(loss_mask_T, segments, clipped.loss_T.dtype)
     weights = aggregation.sequence_mean_token_sum(tokens_B)
-    loss = aggregation.numerator(clipped.loss_T, loss_mask_T, weights.weight_B, segments) / weights.share_B.sum()
+    loss = (
+        aggregation.numerator(clipped.loss_T, loss_mask_T, weights.weight_B, segments)
+        / weights.share_B.sum()
+    )
     return gradient(loss, model)
 
 
@@ -192,8 +227,13 @@ def compare_views(*, moved: float, count: int = 256, seed: int = 0) -> Views:
         for weight, step in zip(model.parameters(), direction, strict=True):
             weight.add_(step, alpha=moved)
     baseline = float(episodes.rewards_B.mean())
-    bandit, mdp = (view(model, episodes, old_logprobs_T, baseline) for view in (bandit_gradient, mdp_gradient))
-    return Views(float((bandit - mdp).norm() / bandit.norm()), float(torch.cosine_similarity(bandit, mdp, dim=0)))
+    bandit, mdp = (
+        view(model, episodes, old_logprobs_T, baseline) for view in (bandit_gradient, mdp_gradient)
+    )
+    return Views(
+        float((bandit - mdp).norm() / bandit.norm()),
+        float(torch.cosine_similarity(bandit, mdp, dim=0)),
+    )
 
 
 def greedy_text(model: TinyModel, digit: int) -> str:
@@ -221,7 +261,9 @@ def main() -> None:
         print(f"CartPole       return {first:6.1f} -> {last:6.1f}  {pole.seconds:.1f} s")
     began = time.perf_counter()
     model, scores = train_language_model(updates=given.updates)
-    print(f"language model score  {scores[0]:6.2f} -> {scores[-1]:6.2f}  {time.perf_counter() - began:.1f} s")
+    print(
+        f"language model score  {scores[0]:6.2f} -> {scores[-1]:6.2f}  {time.perf_counter() - began:.1f} s"
+    )
     print(f"               says   {greedy_text(model, 7)}")
     print("\nbandit against MDP     relative difference   cosine")
     for moved in (0.0, 0.01, 0.03, 0.1):

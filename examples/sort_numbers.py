@@ -43,7 +43,10 @@ def prompts(count: int, seed: int, avoid: set[tuple[int, ...]]) -> list[dict[str
         numbers = rng.sample(range(1, 20), rng.choice((3, 4)))
         if tuple(sorted(numbers)) not in avoid:
             found.append(
-                {"prompt": ASK.format(", ".join(map(str, numbers))), "answer": " ".join(map(str, sorted(numbers)))}
+                {
+                    "prompt": ASK.format(", ".join(map(str, numbers))),
+                    "answer": " ".join(map(str, sorted(numbers))),
+                }
             )
     avoid |= {tuple(map(int, each["answer"].split())) for each in found}
     return found
@@ -55,11 +58,15 @@ def write(path: Path, rows: list[dict[str, str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--prompts", type=int, default=64, help="per step, with eight completions each")
+    parser.add_argument(
+        "--prompts", type=int, default=64, help="per step, with eight completions each"
+    )
     parser.add_argument("--heldout", type=int, default=256)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
@@ -89,9 +96,14 @@ def main() -> None:
         run=given.run,
     )
     accuracies = [
-        (int(each["step"]), each["eval/reward/correct"]) for each in run.metrics if "eval/reward/correct" in each
+        (int(each["step"]), each["eval/reward/correct"])
+        for each in run.metrics
+        if "eval/reward/correct" in each
     ]
-    print("held-out accuracy by step:", ", ".join(f"{step}: {value:.3f}" for step, value in accuracies))
+    print(
+        "held-out accuracy by step:",
+        ", ".join(f"{step}: {value:.3f}" for step, value in accuracies),
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ from ascent.maths.segments import Segments
 
 Batch = dict[str, Any]
 # What a backward pass reaches; everything else in a batch is data.
-LEAVES = ("logprobs_T", "values_T", "entropy_T", "scores_B", "pretraining_logprobs_X", "logits_TV", "step_logits_TC")
+LEAVES = (
+    "logprobs_T",
+    "values_T",
+    "entropy_T",
+    "scores_B",
+    "pretraining_logprobs_X",
+    "logits_TV",
+    "step_logits_TC",
+)
 PER_TOKEN = ("_T", "_TV", "_TC")
 
 
@@ -78,7 +86,9 @@ def random_batch(seed: int, *, groups: int = 4, largest_group: int = 4, longest:
 def _orders(groups: Groups, rng: torch.Generator) -> Batch:
     """A strict ranking inside each group; its best and worst member form the group's pair."""
     ranks_B = torch.randperm(groups.ids_B.numel(), generator=rng)
-    best = [int(torch.where(groups.ids_B == g, ranks_B, 10**6).argmin()) for g in range(groups.count)]
+    best = [
+        int(torch.where(groups.ids_B == g, ranks_B, 10**6).argmin()) for g in range(groups.count)
+    ]
     worst = [int(torch.where(groups.ids_B == g, ranks_B, -1).argmax()) for g in range(groups.count)]
     return {"ranks_B": ranks_B, "chosen_P": torch.tensor(best), "rejected_P": torch.tensor(worst)}
 
@@ -87,7 +97,9 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
     """The batch made of the given sequences, in the given order; pairs stay where both members do."""
     segments: Segments = batch["segments"]
     starts_B = segments.offsets[:-1]
-    pieces = [torch.arange(int(starts_B[r]), int(starts_B[r] + segments.lengths_B[r])) for r in rows]
+    pieces = [
+        torch.arange(int(starts_B[r]), int(starts_B[r] + segments.lengths_B[r])) for r in rows
+    ]
     tokens = torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.int64)
     cut: Batch = {"segments": Segments.from_lengths(segments.lengths_B[rows])}
     cut["groups"] = batch["groups"].select(rows)

@@ -25,7 +25,17 @@ pytest_plugins = ["tests.view.browser", "tests.view.summary"]
 
 # Whole folders that take tens of seconds: real models, environments, disks and child processes. They belong to
 # `make test`; `make check` keeps the mathematics, the table, the config and the golden vectors.
-SLOW = {"models", "data", "classic", "update", "checkpoints", "runs", "engines", "examples", "end_to_end"}
+SLOW = {
+    "models",
+    "data",
+    "classic",
+    "update",
+    "checkpoints",
+    "runs",
+    "engines",
+    "examples",
+    "end_to_end",
+}
 SLOW |= {
     "api",
     "cli",
@@ -37,7 +47,13 @@ SLOW |= {
     "test_from_trl.py",
     "test_wrong_calls.py",
 }
-SLOW |= {"test_shipped_recipes.py", "test_wheel.py", "test_mutations.py", "test_docs.py", "test_python_and_cli.py"}
+SLOW |= {
+    "test_shipped_recipes.py",
+    "test_wheel.py",
+    "test_mutations.py",
+    "test_docs.py",
+    "test_python_and_cli.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -36,7 +36,10 @@ class Hub:
         name, action = "/".join(rest.split("/")[:2]), "/".join(rest.split("/")[2:])
         if action == "preupload/main":
             files = json.loads(body)["files"]
-            modes = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in files]
+            modes = [
+                {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for each in files
+            ]
             return 200, {"files": modes}
         if action == "commit/main" and self.refuse_commits:
             return 403, {"error": "this token may not write"}
@@ -46,7 +49,10 @@ class Hub:
                 if each["key"] == "file":
                     content = base64.b64decode(each["value"]["content"])
                     self.files.setdefault(name, {})[each["value"]["path"]] = content
-            return 200, {"commitUrl": f"{self.address}/{name}/commit/{'a' * 40}", "commitOid": "a" * 40}
+            return 200, {
+                "commitUrl": f"{self.address}/{name}/commit/{'a' * 40}",
+                "commitOid": "a" * 40,
+            }
         return 404, {"error": f"no {path} here"}
 
 
@@ -59,7 +65,9 @@ def serve_hub() -> Iterator[Hub]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             known = self.headers.get("Authorization") == f"Bearer {hub.token}"
             path = self.path.partition("?")[0]
-            status, content = hub.answer(path, body) if known else (401, {"error": "Invalid user token."})
+            status, content = (
+                hub.answer(path, body) if known else (401, {"error": "Invalid user token."})
+            )
             sent = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

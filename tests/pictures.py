@@ -17,7 +17,9 @@ _drawn: dict[tuple[object, ...], bytes] = {}
 
 def draw(records: curves.Records, path: Path, *, title: str = "") -> list[str]:
     names = curves.select_metrics(records)
-    lengths = [len(curves.points(records, curve)) for name in names for curve in (name, curves.EVAL + name)]
+    lengths = [
+        len(curves.points(records, curve)) for name in names for curve in (name, curves.EVAL + name)
+    ]
     # Few points have markers, and a single one has no line.
     key = (*names, *(min(length, 2) if length < 30 else 30 for length in lengths))
     if key in _drawn:

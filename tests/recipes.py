@@ -7,7 +7,11 @@ from ascent.algorithms import TABLE
 
 def least(algorithm: str) -> dict[str, Any]:
     row = TABLE[algorithm]
-    recipe: dict[str, Any] = {"algorithm": algorithm, "model": {"policy": "p"}, "data": {"train": "t"}}
+    recipe: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": {"policy": "p"},
+        "data": {"train": "t"},
+    }
     if row.samples:
         recipe["rewards"] = [{"use": "exact"}]
     if row.needs & {"teacher", "teacher_distribution"}:

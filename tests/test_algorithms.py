@@ -49,10 +49,52 @@ REQUIRED = [
     "orpo",
     "simpo",
     "cpo",
-    *("vespo", "luspo", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "gpg", "intellect_2", "grpo_v32"),
-    *("high_entropy", "skywork_or1", "fipo", "real", "grpo_passk", "optimal_baseline", "nash_md", "a2po", "rlsd"),
-    *("grpo_rejection", "robust_dpo", "exo", "nca", "bco_pair", "bco", "sppo", "apo_zero", "apo_down"),
-    *("apo_zero_unpaired", "aot", "aot_unpaired", "discopop", "dpo_norm", "slic", "f_dpo", "ld_dpo", "wpo", "mpo"),
+    *(
+        "vespo",
+        "luspo",
+        "dppo_tv",
+        "dppo_kl",
+        "dro",
+        "clip_cov",
+        "kl_cov",
+        "gpg",
+        "intellect_2",
+        "grpo_v32",
+    ),
+    *(
+        "high_entropy",
+        "skywork_or1",
+        "fipo",
+        "real",
+        "grpo_passk",
+        "optimal_baseline",
+        "nash_md",
+        "a2po",
+        "rlsd",
+    ),
+    *(
+        "grpo_rejection",
+        "robust_dpo",
+        "exo",
+        "nca",
+        "bco_pair",
+        "bco",
+        "sppo",
+        "apo_zero",
+        "apo_down",
+    ),
+    *(
+        "apo_zero_unpaired",
+        "aot",
+        "aot_unpaired",
+        "discopop",
+        "dpo_norm",
+        "slic",
+        "f_dpo",
+        "ld_dpo",
+        "wpo",
+        "mpo",
+    ),
     "online_dpo",
     *("xpo", "cpo_simpo", "alphapo", "tpo", "dft", "gkd", "kd", "prm", "prm_soft"),
 ]
@@ -120,9 +162,19 @@ NOUNS = set(
 
 # Statistics of the whole optimizer step: computed by the functions that `coupled` names, not by who builds batches.
 STATISTICS = {
-    "group_tokens_B", "group_sequences_B", "entropy_floor", "entropy_memory", "reward_memory", "mean_weight",
-    "draining_T", "most_covariant_T", "matched_margin_B", "matched_score_B", "real_value_B", "real_slope_B",
-}  # fmt: skip
+    "group_tokens_B",
+    "group_sequences_B",
+    "entropy_floor",
+    "entropy_memory",
+    "reward_memory",
+    "mean_weight",
+    "draining_T",
+    "most_covariant_T",
+    "matched_margin_B",
+    "matched_score_B",
+    "real_value_B",
+    "real_slope_B",
+}
 
 
 def test_every_promised_row_is_there_and_the_recommended_ones_come_first() -> None:
@@ -149,7 +201,9 @@ def test_a_row_is_complete(row: Row) -> None:
     if row.samples:
         assert {"rollouts.group_size", "update.epochs", "update.minibatches"} <= set(row.defaults)
     for slot, made in row.cells():
-        assert VOCABULARY[slot][made.name] is made.function, f"{slot}: {made.name} is not in the vocabulary"
+        assert VOCABULARY[slot][made.name] is made.function, (
+            f"{slot}: {made.name} is not in the vocabulary"
+        )
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
@@ -166,9 +220,13 @@ def test_compositions_that_make_no_sense_do_not_ship(row: Row) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [f for slot in VOCABULARY.values() for f in slot.values()], ids=lambda f: f"{f.__module__}.{f.__name__}"
+    "function",
+    [f for slot in VOCABULARY.values() for f in slot.values()],
+    ids=lambda f: f"{f.__module__}.{f.__name__}",
 )
-def test_tensors_are_positional_numbers_keyword_only_and_words_come_from_the_vocabulary(function) -> None:
+def test_tensors_are_positional_numbers_keyword_only_and_words_come_from_the_vocabulary(
+    function,
+) -> None:
     statistics = Cell(function, {name: None for name in cell_numbers(function)}).statistics
     for each in (function, *(statistic.function for statistic in statistics.values())):
         for parameter in inspect.signature(each).parameters.values():
@@ -183,7 +241,12 @@ def test_tensors_are_positional_numbers_keyword_only_and_words_come_from_the_voc
 
 def test_every_statistic_is_used() -> None:
     """A statistic belongs to the cell that asks for it; two cells that share a name share its function's meaning."""
-    used = [name for slot in VOCABULARY.values() for f in slot.values() for name in f.__dict__.get("statistics", {})]
+    used = [
+        name
+        for slot in VOCABULARY.values()
+        for f in slot.values()
+        for name in f.__dict__.get("statistics", {})
+    ]
     assert set(used) == STATISTICS
 
 
@@ -221,14 +284,25 @@ def test_numbers_of_the_papers() -> None:
     assert numbers("vapo", "advantage") == {"gamma": 1.0, "alpha": 0.05, "critic_lam": 1.0}
     assert numbers("simpo", "loss") == {"beta": 2.5, "margin": 1.375, "label_smoothing": 0.0}
     assert {name: row.kl.weight for name, row in TABLE.items() if row.kl} == {
-        "grpo": 0.04, "grpo_r1": 0.001, "grpo_process": 0.04, "reinforce_pp_baseline": 1e-5, "ppo_penalty": 1.0,
-        "intellect_2": 0.001, "grpo_v32": 0.001,
-    }  # fmt: skip
+        "grpo": 0.04,
+        "grpo_r1": 0.001,
+        "grpo_process": 0.04,
+        "reinforce_pp_baseline": 1e-5,
+        "ppo_penalty": 1.0,
+        "intellect_2": 0.001,
+        "grpo_v32": 0.001,
+    }
     assert TABLE["ppo"].weights == {"policy": 1.0, "value_loss": 0.1}
     assert TABLE["instructgpt"].weights["pretraining_nll"] == 27.8
     assert TABLE["mpo"].weights == {"dpo": 0.8, "chosen_nll": 1.0, "bco_pair": 0.2}
     assert TABLE["xpo"].weights == {"dpo": 1.0, "reference_likelihood": 1e-5}
-    assert numbers("clip_cov", "policy_loss") == {"low": 0.2, "high": 0.2, "share": 2e-4, "least": 1.0, "most": 5.0}
+    assert numbers("clip_cov", "policy_loss") == {
+        "low": 0.2,
+        "high": 0.2,
+        "share": 2e-4,
+        "least": 1.0,
+        "most": 5.0,
+    }
     assert numbers("dppo_tv", "policy_loss") == {"low": 0.2, "high": 0.2, "cap": 20.0}
     assert numbers("exo", "loss")["label_smoothing"] == 1e-3
     assert TABLE["orpo"].weights == {"odds_ratio": 0.1, "chosen_nll": 1.0}
@@ -237,12 +311,23 @@ def test_numbers_of_the_papers() -> None:
 def test_a_function_stands_once_among_the_terms_and_once_among_the_token_weights() -> None:
     """Terms go by name: of two of one name, one would be lost without a word."""
     dpo, pushed = TABLE["dpo"], cell(preferences.dpo, beta=1.0, weight=0.5)
-    with pytest.raises(ValueError, match=r"dpo: loss and extra_losses have dpo, dpo, but each.*one cell of dpo"):
+    with pytest.raises(
+        ValueError, match=r"dpo: loss and extra_losses have dpo, dpo, but each.*one cell of dpo"
+    ):
         replace(dpo, extra_losses=(pushed,))
-    with pytest.raises(ValueError, match=r"have dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"):
-        replace(dpo, extra_losses=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0)))
-    with pytest.raises(ValueError, match=r"algorithm grpo: token_weights have probability, probability"):
-        replace(TABLE["grpo"], token_weights=(cell(token_weights.probability), cell(token_weights.probability)))
+    with pytest.raises(
+        ValueError, match=r"have dpo, chosen_nll, chosen_nll, .*keep one cell of chosen_nll and set"
+    ):
+        replace(
+            dpo, extra_losses=(cell(supervised.chosen_nll), cell(supervised.chosen_nll, weight=2.0))
+        )
+    with pytest.raises(
+        ValueError, match=r"algorithm grpo: token_weights have probability, probability"
+    ):
+        replace(
+            TABLE["grpo"],
+            token_weights=(cell(token_weights.probability), cell(token_weights.probability)),
+        )
     joined = replace(dpo, extra_losses=(cell(pointwise.bco_pair, weight=0.5),))
     assert joined.weights == {"dpo": 1.0, "bco_pair": 0.5}
 

@@ -128,7 +128,9 @@ def python_files(root: Path) -> list[Path]:
 def imports(path: Path, root: Path) -> Iterator[Import]:
     """Every import in a file, at any depth, by its full dotted name; constant import_module calls included."""
     tree = ast.parse(path.read_text(), str(path))
-    guarded = {id(inner) for node in ast.walk(tree) if _for_typing(node) for inner in ast.walk(node)}
+    guarded = {
+        id(inner) for node in ast.walk(tree) if _for_typing(node) for inner in ast.walk(node)
+    }
     package = path.relative_to(root).with_suffix("").parts[:-1]
     for node in ast.walk(tree):
         for target in _targets(node, package):
@@ -145,9 +147,17 @@ def _targets(node: ast.AST, package: tuple[str, ...]) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         start = package[: len(package) - node.level + 1] if node.level else ()
         module = ".".join([*start, *([node.module] if node.module else [])])
-        return [f"{module}.{alias.name}" for alias in node.names] if module == "ascent" else [module]
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-        return [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        return (
+            [f"{module}.{alias.name}" for alias in node.names] if module == "ascent" else [module]
+        )
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+        ("import_module", "__import__")
+    ):
+        return [
+            arg.value
+            for arg in node.args[:1]
+            if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+        ]
     return []
 
 
@@ -181,7 +191,11 @@ def _broken_rule(part: str, inside: Path, each: Import) -> str | None:
         return None if other in ONLY[part] else f"{part} may not import {other}"
     if other == "classic":
         return None if part in ("cli", "build") else f"{part} may not import classic"
-    return None if DEPTH[other] > DEPTH[part] else f"{part} may not import {other}, which is not below it"
+    return (
+        None
+        if DEPTH[other] > DEPTH[part]
+        else f"{part} may not import {other}, which is not below it"
+    )
 
 
 def _broken_outside(part: str, inside: Path, each: Import, top: str) -> str | None:
@@ -189,7 +203,9 @@ def _broken_outside(part: str, inside: Path, each: Import, top: str) -> str | No
     if allowed is None or top in sys.stdlib_module_names or each.typing_only:
         return None
     return (
-        None if top in allowed | OUTSIDE_OF_FILES.get(str(inside), set()) else f"{part or 'ascent'} may not use {top}"
+        None
+        if top in allowed | OUTSIDE_OF_FILES.get(str(inside), set())
+        else f"{part or 'ascent'} may not use {top}"
     )
 
 
@@ -212,9 +228,12 @@ def size_violations(root: Path) -> list[str]:
 
 def name_violations(root: Path) -> list[str]:
     every = [path for folder in ("ascent", "tests") for path in (root / folder).rglob("*.py")]
-    found = [f"{path.relative_to(root)}: the name says nothing" for path in every if path.stem in VAGUE]
+    found = [
+        f"{path.relative_to(root)}: the name says nothing" for path in every if path.stem in VAGUE
+    ]
     return found + [
-        f"{path.relative_to(root)}: recipes hold no code" for path in (root / "ascent/recipes").rglob("*.py")
+        f"{path.relative_to(root)}: recipes hold no code"
+        for path in (root / "ascent/recipes").rglob("*.py")
     ]
 
 
@@ -233,20 +252,30 @@ def mirror_violations(root: Path) -> list[str]:
 
 def circle_violations(root: Path) -> list[str]:
     """Files that import each other in a circle, also inside functions; imports for types alone do not count."""
-    files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in python_files(root)}
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path for path in python_files(root)
+    }
     graph: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
         tree = ast.parse(path.read_text())
-        guarded = {id(inner) for node in ast.walk(tree) if _for_typing(node) for inner in ast.walk(node)}
+        guarded = {
+            id(inner) for node in ast.walk(tree) if _for_typing(node) for inner in ast.walk(node)
+        }
         for node in ast.walk(tree):
             if id(node) not in guarded:
-                aliases = [f".{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+                aliases = (
+                    [f".{alias.name}" for alias in node.names]
+                    if isinstance(node, ast.ImportFrom)
+                    else []
+                )
                 for target in _targets(node, tuple(name.split(".")[:-1])):
                     graph[name] |= {f"{target}{end}" for end in ("", *aliases)} & files.keys()
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        return [" imports ".join(f"{name.replace('.', '/')}.py" for name in reversed(error.args[1]))]
+        return [
+            " imports ".join(f"{name.replace('.', '/')}.py" for name in reversed(error.args[1]))
+        ]
     return []
 
 
@@ -262,7 +291,17 @@ PUBLIC = {
     "__version__",
     *("TABLE", "Row", "Cell"),
     *("Config", "Plan", "load_config", "resolve"),
-    *("Message", "Prompt", "Completion", "Rollout", "Group", "Example", "Pair", "Ranking", "UnpairedExample"),
+    *(
+        "Message",
+        "Prompt",
+        "Completion",
+        "Rollout",
+        "Group",
+        "Example",
+        "Pair",
+        "Ranking",
+        "UnpairedExample",
+    ),
     *("train", "resume", "iterate", "check"),
     *("evaluate", "compare", "sample", "score", "export", "collect"),
     *("Policy", "add_advantages", "batches", "load_data"),
@@ -280,9 +319,24 @@ def test_public_names_are_pinned():
 
 
 PLANTED = [
-    (import_violations, "ascent/maths/a.py", "from ascent.losses import kl", "maths may not import losses"),
-    (import_violations, "ascent/maths/a.py", "import ascent.losses.kl", "maths may not import losses"),
-    (import_violations, "ascent/maths/a.py", "from ..losses import kl", "maths may not import losses"),
+    (
+        import_violations,
+        "ascent/maths/a.py",
+        "from ascent.losses import kl",
+        "maths may not import losses",
+    ),
+    (
+        import_violations,
+        "ascent/maths/a.py",
+        "import ascent.losses.kl",
+        "maths may not import losses",
+    ),
+    (
+        import_violations,
+        "ascent/maths/a.py",
+        "from ..losses import kl",
+        "maths may not import losses",
+    ),
     (
         import_violations,
         "ascent/maths/a.py",
@@ -295,15 +349,50 @@ PLANTED = [
         "from ascent.advantages import group_baselines",
         "losses may not import advantages",
     ),
-    (import_violations, "ascent/losses/a.py", "from ascent.config import schema", "losses may not import config"),
+    (
+        import_violations,
+        "ascent/losses/a.py",
+        "from ascent.config import schema",
+        "losses may not import config",
+    ),
     (import_violations, "ascent/losses/a.py", "from ascent import TABLE", "not from ascent"),
     (import_violations, "ascent/losses/a.py", "import ascent", "not from ascent"),
-    (import_violations, "ascent/data/a.py", "from ascent import rewards", "data may not import rewards"),
-    (import_violations, "ascent/data/a.py", "from ascent.loop import run", "data may not import loop"),
-    (import_violations, "ascent/loop.py", "from ascent.update import learner", "loop may not import update"),
-    (import_violations, "ascent/view/a.py", "from ascent.records import Prompt", "view may not import records"),
-    (import_violations, "ascent/classic/a.py", "from ascent.update import learner", "classic may not import update"),
-    (import_violations, "ascent/data/a.py", "from ascent.classic import maze", "data may not import classic"),
+    (
+        import_violations,
+        "ascent/data/a.py",
+        "from ascent import rewards",
+        "data may not import rewards",
+    ),
+    (
+        import_violations,
+        "ascent/data/a.py",
+        "from ascent.loop import run",
+        "data may not import loop",
+    ),
+    (
+        import_violations,
+        "ascent/loop.py",
+        "from ascent.update import learner",
+        "loop may not import update",
+    ),
+    (
+        import_violations,
+        "ascent/view/a.py",
+        "from ascent.records import Prompt",
+        "view may not import records",
+    ),
+    (
+        import_violations,
+        "ascent/classic/a.py",
+        "from ascent.update import learner",
+        "classic may not import update",
+    ),
+    (
+        import_violations,
+        "ascent/data/a.py",
+        "from ascent.classic import maze",
+        "data may not import classic",
+    ),
     (
         import_violations,
         "ascent/data/a.py",
@@ -321,12 +410,22 @@ PLANTED = [
     (import_violations, "ascent/cli/a.py", "import torch", "cli may not use torch"),
     (import_violations, "ascent/rewards/a.py", "import torch", "rewards may not use torch"),
     (import_violations, "ascent/engines/a.py", "import vllm", "engines may not use vllm"),
-    (import_violations, "ascent/parameter_ranges.py", "import numpy", "parameter_ranges may not use numpy"),
+    (
+        import_violations,
+        "ascent/parameter_ranges.py",
+        "import numpy",
+        "parameter_ranges may not use numpy",
+    ),
     (import_violations, "ascent/algorithms/a.py", "import torch", "algorithms may not use torch"),
     (import_violations, "ascent/__init__.py", "import torch", "ascent may not use torch"),
     (import_violations, "ascent/stray.py", "", "stray is in no layer"),
     (size_violations, "ascent/maths/a.py", "x = 1\n" * 401, "401 lines, more than 400"),
-    (size_violations, "ascent/maths/a.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines, more than 60"),
+    (
+        size_violations,
+        "ascent/maths/a.py",
+        "def f():\n" + "    x = 1\n" * 60,
+        "f has 61 lines, more than 60",
+    ),
     (name_violations, "ascent/maths/utils.py", "", "the name says nothing"),
     (name_violations, "tests/helpers.py", "", "the name says nothing"),
     (name_violations, "ascent/recipes/a.py", "", "recipes hold no code"),

@@ -31,7 +31,9 @@ def test_it_is_compiled_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CC", "no-such-compiler")  # none is asked for any more
     assert library() is not None
     assert kept.stat().st_mtime_ns == made
-    monkeypatch.setattr(c_extension, "FLAGS", ("-O2", "-fPIC", "-shared"))  # other flags, another file
+    monkeypatch.setattr(
+        c_extension, "FLAGS", ("-O2", "-fPIC", "-shared")
+    )  # other flags, another file
     assert library() is None
 
 
@@ -56,7 +58,9 @@ def test_a_compiler_that_fails_is_quoted(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "broken"
-    broken.write_text("#!/bin/sh\nprintf 'what is this \\377' >&2\nexit 3\n")  # and a byte that is no text
+    broken.write_text(
+        "#!/bin/sh\nprintf 'what is this \\377' >&2\nexit 3\n"
+    )  # and a byte that is no text
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     with caplog.at_level(logging.WARNING):
@@ -110,9 +114,15 @@ def test_what_cannot_be_loaded_is_not_kept(
     assert not list(cache.iterdir())
 
 
-@pytest.mark.parametrize(("named", "said"), [('cc "', "No closing quotation"), ("no-such", "found (no-such)")])
+@pytest.mark.parametrize(
+    ("named", "said"), [('cc "', "No closing quotation"), ("no-such", "found (no-such)")]
+)
 def test_a_strange_choice_is_said(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, named: str, said: str
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    named: str,
+    said: str,
 ) -> None:
     monkeypatch.setenv("CC", named)
     with caplog.at_level(logging.WARNING):

@@ -9,7 +9,9 @@ from ascent.parameter_ranges import Positive, checked, ordered
 
 
 @checked
-def scale(rewards_B: float, groups: float, extra_B: float | None = None, *, eps: Positive, power: int = 2) -> float:
+def scale(
+    rewards_B: float, groups: float, extra_B: float | None = None, *, eps: Positive, power: int = 2
+) -> float:
     """Doubles things.
 
     More words.

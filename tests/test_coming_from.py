@@ -32,7 +32,11 @@ def exists(word: str) -> bool:
     if first == "cells":
         slot, functions = rest[0], VOCABULARY.get(rest[0], {})
         numbers = {name for each in functions.values() for name in each["numbers"]}
-        inner = {*functions} if slot in MULTI_CELL_SLOTS else numbers | ({"weight"} if slot in TERM_SLOTS else set())
+        inner = (
+            {*functions}
+            if slot in MULTI_CELL_SLOTS
+            else numbers | ({"weight"} if slot in TERM_SLOTS else set())
+        )
         return bool(functions) and len(rest) <= 2 and (len(rest) == 1 or rest[1] in inner)
     return len(rest) == 1 and rest[0] in VOCABULARY.get(first, {})
 
@@ -51,7 +55,11 @@ def counterparts(text: str) -> list[str]:
 def is_key(word: str) -> bool:
     """Whether a dotted word names a key or a cell: it starts with a section or a slot."""
     sections = {name.partition(".")[0] for name in leaves()} | {"cells"} | set(VOCABULARY)
-    return bool(DOTTED.fullmatch(word)) and word.partition(".")[0] in sections and not word.endswith((".py", ".jsonl"))
+    return (
+        bool(DOTTED.fullmatch(word))
+        and word.partition(".")[0] in sections
+        and not word.endswith((".py", ".jsonl"))
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -65,7 +73,9 @@ def test_every_key_row_and_cell_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in (*PAGES, *TUTORIALS) if RECIPE.search(page.read_text())], ids=lambda p: p.stem
+    "page",
+    [page for page in (*PAGES, *TUTORIALS) if RECIPE.search(page.read_text())],
+    ids=lambda p: p.stem,
 )
 def test_every_recipe_resolves(page: Path) -> None:
     for text in RECIPE.findall(page.read_text()):
@@ -75,7 +85,9 @@ def test_every_recipe_resolves(page: Path) -> None:
 def test_there_is_a_page_for_each_peer() -> None:
     assert {page.stem for page in PAGES} == {"trl", "verl", "openrlhf", "ms-swift"}
     for page in PAGES:
-        algorithms = [yaml.safe_load(text)["algorithm"] for text in RECIPE.findall(page.read_text())]
+        algorithms = [
+            yaml.safe_load(text)["algorithm"] for text in RECIPE.findall(page.read_text())
+        ]
         assert {"grpo", "dpo"} <= set(algorithms), page.name
 
 

@@ -21,7 +21,11 @@ ROOT = Path(__file__).parents[1]
 HISTORY = {"LOG.md"}
 PAGES = [
     page
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for page in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
     if page.name not in HISTORY and page.parent.name != "decisions"
 ]
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:(?:: |::)(\w+))?`")
@@ -37,7 +41,9 @@ def problem(path: str, name: str) -> str | None:
     found = [folder / path for folder in (ROOT, ROOT / "ascent") if (folder / path).is_file()]
     if not found:
         return f"there is no {path}"
-    if name and not re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b.* = ", found[0].read_text(), re.MULTILINE):
+    if name and not re.search(
+        rf"^\s*(?:def|class) {name}\b|^{name}\b.* = ", found[0].read_text(), re.MULTILINE
+    ):
         return f"{path} has no {name}"
     return None
 
@@ -60,7 +66,11 @@ def test_the_test_would_notice() -> None:
 
 def test_the_glossary_explains_every_slot() -> None:
     table = (ROOT / "docs" / "glossary.md").read_text().partition("## Slots")[2]
-    words = {word for line in table.splitlines() for word in re.findall(r"`(\w+)`", line[: line.find("|", 2)])}
+    words = {
+        word
+        for line in table.splitlines()
+        for word in re.findall(r"`(\w+)`", line[: line.find("|", 2)])
+    }
     assert words == set(SLOTS)
 
 
@@ -76,13 +86,19 @@ METRIC = re.compile(r"`(?:eval/)?([a-z]+)/([\w/]+)`")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_metrics_that_a_page_names_are_in_the_registry(page: Path) -> None:
-    named = [f"{group}/{name}" for group, name in METRIC.findall(page.read_text()) if group in GROUPS]
+    named = [
+        f"{group}/{name}" for group, name in METRIC.findall(page.read_text()) if group in GROUPS
+    ]
     assert [each for each in named if find_metric(each) is None] == []
 
 
 def test_the_best_metric_of_a_recipe_is_in_the_registry() -> None:
-    recipes = [yaml.safe_load(path.read_text()) for path in (ROOT / "ascent" / "recipes").glob("*.yaml")]
-    named = [recipe["run"]["best_metric"] for recipe in recipes if "best_metric" in recipe.get("run", {})]
+    recipes = [
+        yaml.safe_load(path.read_text()) for path in (ROOT / "ascent" / "recipes").glob("*.yaml")
+    ]
+    named = [
+        recipe["run"]["best_metric"] for recipe in recipes if "best_metric" in recipe.get("run", {})
+    ]
     assert named and [each for each in named if find_metric(each) is None] == []
 
 
@@ -102,7 +118,9 @@ def test_the_readme_lists_every_package() -> None:
     listed = {path.rstrip("/") for path in re.findall(r"^ ascent/(\S+)", tree, re.MULTILINE)}
     listed |= set(re.findall(r"([a-z]+)/", tree.splitlines()[2]))
     assert [path for path in listed if not (ROOT / "ascent" / path).exists()] == []
-    packages = {path.name for path in (ROOT / "ascent").iterdir() if (path / "__init__.py").exists()}
+    packages = {
+        path.name for path in (ROOT / "ascent").iterdir() if (path / "__init__.py").exists()
+    }
     assert packages <= listed
 
 
@@ -115,17 +133,26 @@ def test_the_readme_says_how_large_the_package_is() -> None:
     step = {path for path, _ in named((ROOT / "docs" / "how-a-step-works.md").read_text())}
     for pattern, paths in (
         (r"The package has about ([\d,]+) lines of Python", (ROOT / "ascent").rglob("*.py")),
-        (r"files that one GRPO step runs have about ([\d,]+);", (ROOT / "ascent" / path for path in step)),
+        (
+            r"files that one GRPO step runs have about ([\d,]+);",
+            (ROOT / "ascent" / path for path in step),
+        ),
     ):
         (figure,) = re.findall(pattern, text)
         lines = count_lines(paths)
-        assert abs(int(figure.replace(",", "")) / lines - 1) < 0.03, f"README.md says {figure}, but it is {lines} lines"
+        assert abs(int(figure.replace(",", "")) / lines - 1) < 0.03, (
+            f"README.md says {figure}, but it is {lines} lines"
+        )
 
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed (make docs installs it)")
-    pytest.importorskip("mkdocstrings", reason="the extra `docs` is not installed (make docs installs it)")
+    pytest.importorskip(
+        "mkdocs", reason="the extra `docs` is not installed (make docs installs it)"
+    )
+    pytest.importorskip(
+        "mkdocstrings", reason="the extra `docs` is not installed (make docs installs it)"
+    )
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
@@ -146,6 +173,8 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     ]
     assert remote == []
     styles = [page.read_text() for page in (tmp_path / "site").rglob("*.css")]
-    assert styles and not any(re.search(r"""(?:@import|url\()\s*["']?(?:https?:)?//""", text) for text in styles)
+    assert styles and not any(
+        re.search(r"""(?:@import|url\()\s*["']?(?:https?:)?//""", text) for text in styles
+    )
     assert (tmp_path / "site" / "search" / "search_index.js").exists()
     assert "assets/iframe-worker.js" in (tmp_path / "site" / "index.html").read_text()

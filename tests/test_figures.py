@@ -22,12 +22,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 MARK = re.compile(r"<!-- figures: (?P<files>.*?) -->")
-CODE = re.compile(r"```.*?```|`[^`\n]*`|^ {4}[^\n]*$|<!--.*?-->|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
-OTHER = re.compile(r"95%(?= interval|\s+confidence)|(?:Python|[Vv]ersion|License|torch|transformers) \d[\d.]*\d")
+CODE = re.compile(
+    r"```.*?```|`[^`\n]*`|^ {4}[^\n]*$|<!--.*?-->|\]\([^)]*\)", re.MULTILINE | re.DOTALL
+)
+OTHER = re.compile(
+    r"95%(?= interval|\s+confidence)|(?:Python|[Vv]ersion|License|torch|transformers) \d[\d.]*\d"
+)
 BYTES = {"MiB": 2.0**20, "GiB": 2.0**30}
 UNITS = "%| ?(?:seconds?|minutes?|ms|GiB|MiB|tokens per\\s+second|tokens/s)\\b"
-NUMBER = re.compile(rf"(?<![\w.,/-])-?(?:(?:\d[\d,]*)?\.\d+(?:{UNITS})?|\d[\d,]*(?:{UNITS}))(?![\w]|\.\d)")
-PIECE = re.compile(rf"^#+ (?P<section>.*)$|{MARK.pattern}|(?P<number>{NUMBER.pattern})", re.MULTILINE)
+NUMBER = re.compile(
+    rf"(?<![\w.,/-])-?(?:(?:\d[\d,]*)?\.\d+(?:{UNITS})?|\d[\d,]*(?:{UNITS}))(?![\w]|\.\d)"
+)
+PIECE = re.compile(
+    rf"^#+ (?P<section>.*)$|{MARK.pattern}|(?P<number>{NUMBER.pattern})", re.MULTILINE
+)
 DIGITS = re.compile(r"-?(?:\d[\d,]*)?(?:\.\d+)?")
 
 
@@ -38,7 +46,9 @@ def values_of(pattern: str) -> tuple[float, ...]:
     assert paths and all(path.parent == ROOT / "bench/results" for path in paths), (
         f"{pattern}: no file of bench/results"
     )
-    return tuple(sorted(value for path in paths for value in numbers_in(json.loads(path.read_text()))))
+    return tuple(
+        sorted(value for path in paths for value in numbers_in(json.loads(path.read_text())))
+    )
 
 
 def numbers_in(tree: object) -> Iterator[float]:
@@ -53,7 +63,9 @@ def is_recorded(figure: str, values: tuple[float, ...]) -> bool:
     """Some value rounds to the figure; a percentage may be recorded as a share, memory in bytes."""
     printed = next(each for each in DIGITS.findall(figure) if each)
     text = printed.replace(",", "")
-    rounded = len(text) - len(text.rstrip("0")) if "," in printed else 0  # 66,600 is rounded to hundreds
+    rounded = (
+        len(text) - len(text.rstrip("0")) if "," in printed else 0
+    )  # 66,600 is rounded to hundreds
     half = 0.5 * 10.0 ** (rounded - len(text.partition(".")[2])) * (1 + 1e-9)
     for scale in (1.0, 0.01 if figure.endswith("%") else BYTES.get(figure[-3:], 1.0)):
         low, high = sorted(((float(text) - half) * scale, (float(text) + half) * scale))
@@ -77,7 +89,9 @@ def problems(text: str) -> list[str]:
     found = []
     for section, files, figure in figures(text):
         if not files or not is_recorded(figure, values_of(files)):
-            found.append(f"{section}: {figure} is not in {files or 'any file: there is no mark above it'}")
+            found.append(
+                f"{section}: {figure} is not in {files or 'any file: there is no mark above it'}"
+            )
     return found
 
 
@@ -98,7 +112,17 @@ def test_another_figure_would_be_noticed(page: Path) -> None:
 
 def test_what_counts_as_a_figure() -> None:
     text = "<!-- figures: a -->\n.156 to 1.25 in 62 seconds, 9% at 66,000 tokens per second; 1.5B, 40 steps, `beta=0.3`"
-    assert [each for _, _, each in figures(text)] == [".156", "1.25", "62 seconds", "9%", "66,000 tokens per second"]
-    assert is_recorded("91%", (0.914,)) and is_recorded(".914", (0.9141,)) and not is_recorded(".914", (0.9146,))
+    assert [each for _, _, each in figures(text)] == [
+        ".156",
+        "1.25",
+        "62 seconds",
+        "9%",
+        "66,000 tokens per second",
+    ]
+    assert (
+        is_recorded("91%", (0.914,))
+        and is_recorded(".914", (0.9141,))
+        and not is_recorded(".914", (0.9146,))
+    )
     assert is_recorded("66,600", (66626.0,)) and not is_recorded("66,600", (66651.0,))
     assert problems(".5")

@@ -57,10 +57,16 @@ def rows(name: str) -> list[dict[str, Any]]:
     """Rows with the columns of the data set of that name on the hub."""
     asked = [[said(f"{number} + 1 =", "user")] for number in range(20)]
     if name == "trl-lib/Capybara":
-        return [{"source": "x", "messages": [*each, said("2"), *each, said("3")], "num_turns": 2} for each in asked]
+        return [
+            {"source": "x", "messages": [*each, said("2"), *each, said("3")], "num_turns": 2}
+            for each in asked
+        ]
     if name == "trl-lib/ultrafeedback_binarized":
         scores = {"score_chosen": 8.0, "score_rejected": 2.5}
-        return [{"chosen": [*each, said("yes")], "rejected": [*each, said("no, never")], **scores} for each in asked]
+        return [
+            {"chosen": [*each, said("yes")], "rejected": [*each, said("no, never")], **scores}
+            for each in asked
+        ]
     assert name == "trl-lib/DeepMath-103K"
     return [{"prompt": each, "solution": str(number)} for number, each in enumerate(asked)]
 
@@ -70,15 +76,21 @@ def rows(name: str) -> list[dict[str, Any]]:
 def test_the_script_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     special = ["<|start|>", "<|end|>"]
     model = create(tmp_path / "model", special=special, chat_template=CHATML, seed=0)
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: datasets.Dataset.from_list(rows(name)))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name, split: datasets.Dataset.from_list(rows(name))
+    )
     monkeypatch.chdir(tmp_path)
     text = re.sub(r"Qwen/[\w.-]+", str(model), source(path))
-    text = text.replace('"run.steps": 200', '"run.steps": 2').replace('"max_new_tokens": 256', '"max_new_tokens": 8')
+    text = text.replace('"run.steps": 200', '"run.steps": 2').replace(
+        '"max_new_tokens": 256', '"max_new_tokens": 8'
+    )
     exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
     run = read_run(next((tmp_path / "runs").iterdir()))
     assert run.state == "finished" and len([row for row in run.metrics if "loss/total" in row]) == 2
     saved = run.path / "checkpoints" / str(run.checkpoints[-1]) / "model"
-    loader = AutoModelForSequenceClassification if path.stem == "reward_model" else AutoModelForCausalLM
+    loader = (
+        AutoModelForSequenceClassification if path.stem == "reward_model" else AutoModelForCausalLM
+    )
     assert loader.from_pretrained(saved).config.vocab_size == 260
     if path.stem == "grpo":
         assert {"reward/boxed", "reward/brief"} <= run.metrics[-1].keys()

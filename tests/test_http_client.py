@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from ascent.http_client import Client, RequestGroup, RetryPolicy, ServerFailed, parse_json_object, validate_url
+from ascent.http_client import (
+    Client,
+    RequestGroup,
+    RetryPolicy,
+    ServerFailed,
+    parse_json_object,
+    validate_url,
+)
 from tests.rewards.servers import dripping, misbehaving, ok, raw
 from tests.wall_clock import wall_clock
 
@@ -31,7 +38,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         pytest.skip("there is no openssl to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
     key, cert = folder / "key.pem", folder / "cert.pem"
-    words = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     words += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
     subprocess.run(words, check=True, capture_output=True)
     return key, cert
@@ -75,7 +93,9 @@ def test_the_deadline_covers_a_handshake_that_drips() -> None:
         thread.start()
         began = time.monotonic()
         with pytest.raises(ServerFailed) as error:
-            Client(f"https://127.0.0.1:{listener.getsockname()[1]}", retry=QUICK).post("/x", b"{}", bytes)
+            Client(f"https://127.0.0.1:{listener.getsockname()[1]}", retry=QUICK).post(
+                "/x", b"{}", bytes
+            )
         assert error.value.kind == "server_timeout" and time.monotonic() - began < 2
         thread.join()
 
@@ -86,10 +106,15 @@ def test_no_thread_and_no_connection_is_left() -> None:
     with misbehaving(lambda path, body: (200, b"{}")) as server:
         client = Client(server.url, retry=RetryPolicy(timeout=20))
         with ThreadPoolExecutor(8) as threads:
-            assert list(threads.map(lambda n: client.post("/x", b"{}", parse_json_object), range(64))) == [{}] * 64
+            assert (
+                list(threads.map(lambda n: client.post("/x", b"{}", parse_json_object), range(64)))
+                == [{}] * 64
+            )
     assert client.counts == {"ok": 64}
     until = time.monotonic() + 2
-    while threading.active_count() > before and time.monotonic() < until:  # an alarm that was called off has to wake up
+    while (
+        threading.active_count() > before and time.monotonic() < until
+    ):  # an alarm that was called off has to wake up
         time.sleep(0.01)
     assert threading.active_count() <= before
 
@@ -109,7 +134,18 @@ def test_a_cancelled_group_ends_at_once() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"null", b'"a"', b"{", b'{"a": NaN}', b'{"a": 1e400}', b"\xff{}", b"\xef\xbb\xbf{}", b"[" * 9999],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"a"',
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": 1e400}',
+        b"\xff{}",
+        b"\xef\xbb\xbf{}",
+        b"[" * 9999,
+    ],
 )
 def test_what_is_no_object_in_json(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"no JSON|not an object"):

@@ -18,12 +18,22 @@ def test_hundreds_of_requests_are_worked_on_at_a_time() -> None:
         everyone.wait(60)
         return {"found": call.body.decode()}
 
-    server = Server(("127.0.0.1", 0), {"/": Route("POST", handle, 100)}, None, lambda status, text: {"error": text})
+    server = Server(
+        ("127.0.0.1", 0),
+        {"/": Route("POST", handle, 100)},
+        None,
+        lambda status, text: {"error": text},
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    client, group = Client(server.url, token=None, retry=RetryPolicy(timeout=60, tries=1)), RequestGroup()
+    client, group = (
+        Client(server.url, token=None, retry=RetryPolicy(timeout=60, tries=1)),
+        RequestGroup(),
+    )
     try:
         with ThreadPoolExecutor(300) as threads:
-            found = list(threads.map(lambda n: client.post("/", b"%d" % n, bytes, group), range(300)))
+            found = list(
+                threads.map(lambda n: client.post("/", b"%d" % n, bytes, group), range(300))
+            )
         assert found == [b'{"found": "%d"}' % n for n in range(300)]
     finally:
         server.shutdown()

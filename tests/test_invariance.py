@@ -30,7 +30,10 @@ def with_statistics(row: Row, batch: Batch) -> Batch:
         return {**batch, **coupled(row, batch)}
     assert row.advantage is not None and row.advantage_norm is not None
     result = estimate(
-        batch, reward_shaping=row.reward_shaping, advantage=row.advantage, advantage_norm=row.advantage_norm
+        batch,
+        reward_shaping=row.reward_shaping,
+        advantage=row.advantage,
+        advantage_norm=row.advantage_norm,
     )
     known = {**batch, "advantages_T": result.advantages_T}
     known |= {} if result.returns_T is None else {"returns_T": result.returns_T}
@@ -44,14 +47,22 @@ def coupled(row: Row, batch: Batch) -> Batch:
 
 def terms_of(row: Row, batch: Batch) -> Terms:
     if row.loss is not None:
-        return file_terms(batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses)
+        return file_terms(
+            batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses
+        )
     assert row.rollout_correction and row.ratio and row.policy_loss and row.aggregation
     return policy_terms(
-        batch, rollout_correction=row.rollout_correction, ratio=row.ratio, policy_loss=row.policy_loss,
+        batch,
+        rollout_correction=row.rollout_correction,
+        ratio=row.ratio,
+        policy_loss=row.policy_loss,
         aggregation=row.aggregation,
-        token_weights=row.token_weights, kl=row.kl, entropy_bonus=row.entropy_bonus, value_loss=row.value_loss,
+        token_weights=row.token_weights,
+        kl=row.kl,
+        entropy_bonus=row.entropy_bonus,
+        value_loss=row.value_loss,
         extra_losses=row.extra_losses,
-    )  # fmt: skip
+    )
 
 
 def whole_step(row: Row, batch: Batch) -> tuple[Tensor, dict[str, Tensor], dict[str, float]]:
@@ -59,8 +70,15 @@ def whole_step(row: Row, batch: Batch) -> tuple[Tensor, dict[str, Tensor], dict[
     leaves = require_grad(batch)
     step = step_of([terms_of(row, batch)], row.weights)
     grads = torch.autograd.grad(step.value, list(leaves.values()), allow_unused=True)
-    filled = {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in zip(leaves.items(), grads, strict=True)}
-    return step.value.detach(), filled, {name: tally.value() for name, tally in step.metrics.items()}
+    filled = {
+        n: torch.zeros_like(leaf) if g is None else g
+        for (n, leaf), g in zip(leaves.items(), grads, strict=True)
+    }
+    return (
+        step.value.detach(),
+        filled,
+        {name: tally.value() for name, tally in step.metrics.items()},
+    )
 
 
 def units_of(row: Row, batch: Batch) -> list[list[int]]:
@@ -104,7 +122,9 @@ def test_cutting_into_micro_batches_changes_nothing(row: Row, seed: int, pieces:
 @pytest.mark.parametrize("row", TABLE.values(), ids=list(TABLE))
 @CHECK
 @given(seed=SEEDS, ranks=st.integers(2, 4), per_rank=st.integers(1, 3))
-def test_ranks_that_average_gradients_agree_with_one(row: Row, seed: int, ranks: int, per_rank: int) -> None:
+def test_ranks_that_average_gradients_agree_with_one(
+    row: Row, seed: int, ranks: int, per_rank: int
+) -> None:
     batch = with_statistics(row, random_batch(seed, groups=6))
     _, grads, _ = whole_step(row, batch)
     pieces = cut(row, batch, ranks * per_rank, seed + 1)
@@ -114,7 +134,9 @@ def test_ranks_that_average_gradients_agree_with_one(row: Row, seed: int, ranks:
     for rank in range(ranks):
         for piece in pieces[rank::ranks]:
             loss = scaled(terms_of(row, piece), totals, row.weights, ranks=ranks)
-            for total, grad in zip(averaged, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+            for total, grad in zip(
+                averaged, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True
+            ):
                 total += (0 if grad is None else grad) / ranks
     for (name, grad), other in zip(grads.items(), averaged, strict=True):
         assert float((grad - other).abs().max()) < TOLERANCE, name
@@ -140,7 +162,9 @@ def test_order_of_sequences_does_not_matter(row: Row, seed: int) -> None:
 def test_padding_of_nan_does_not_matter(row: Row, seed: int, extra: int) -> None:
     batch = random_batch(seed)
     value, grads, _ = whole_step(row, with_statistics(row, dict(batch)))
-    padded_value, padded, _ = whole_step(row, with_statistics(row, with_padding(batch, extra, seed)))
+    padded_value, padded, _ = whole_step(
+        row, with_statistics(row, with_padding(batch, extra, seed))
+    )
     assert abs(float(value - padded_value)) < TOLERANCE
     expected = with_padding({**batch, **grads}, extra, seed)
     for name, grad in padded.items():
@@ -157,4 +181,7 @@ def test_a_fully_masked_micro_batch_gives_zero_and_finite_gradients(row: Row) ->
         return  # reward models have no token mask: their items are pairs and rankings
     value, grads, _ = whole_step(row, batch)
     assert float(value) == 0.0
-    assert all(bool(torch.isfinite(grad).all()) and float(grad.abs().max()) == 0.0 for grad in grads.values())
+    assert all(
+        bool(torch.isfinite(grad).all()) and float(grad.abs().max()) == 0.0
+        for grad in grads.values()
+    )

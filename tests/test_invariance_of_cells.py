@@ -50,7 +50,12 @@ REFUSED = {"kl": kl.k1}
 OF_NUMBERS = ("kl_controller",)
 
 Function = Callable[..., Any]
-CELLS = [(slot, each) for slot, known in VOCABULARY.items() if slot not in OF_NUMBERS for each in known.values()]
+CELLS = [
+    (slot, each)
+    for slot, known in VOCABULARY.items()
+    if slot not in OF_NUMBERS
+    for each in known.values()
+]
 
 
 def variants(function: Function) -> Iterator[dict[str, Any]]:
@@ -64,7 +69,9 @@ def variants(function: Function) -> Iterator[dict[str, Any]]:
 
 def allowed(slot: str, function: Function) -> Row:
     """The first row of the table that has it, or that a recipe may give it to."""
-    having = [row for row in TABLE.values() if any(each.function is function for _, each in row.cells())]
+    having = [
+        row for row in TABLE.values() if any(each.function is function for _, each in row.cells())
+    ]
     refusals = []
     for row in (*having, *TABLE.values()):
         try:
@@ -76,8 +83,14 @@ def allowed(slot: str, function: Function) -> Row:
 
 def recipe(row: Row, slot: str, function: Function) -> dict[str, Any]:
     made = cell(function, **NUMBERS.get(function.__name__, {}))
-    numbers = NUMBERS.get(function.__name__, {}) | ({"weight": 0.5} if slot in (*TERM_SLOTS, "extra_losses") else {})
-    section = {function.__name__: numbers} if slot in MULTI_CELL_SLOTS else {"use": function.__name__, **numbers}
+    numbers = NUMBERS.get(function.__name__, {}) | (
+        {"weight": 0.5} if slot in (*TERM_SLOTS, "extra_losses") else {}
+    )
+    section = (
+        {function.__name__: numbers}
+        if slot in MULTI_CELL_SLOTS
+        else {"use": function.__name__, **numbers}
+    )
     found = {**least(row.name), **BESIDE.get(function.__name__, {}), "cells": {slot: section}}
     needs = {EXTRAS[name] for name in made.required if name in EXTRAS}
     if needs & {"teacher", "teacher_distribution"}:
@@ -113,7 +126,9 @@ def awkward(seed: int) -> Batch:
     batch["sampler_logprobs_T"][-1] = float("nan")
     for name in ("rewards_B", "correct_B"):
         batch[name][1] = float("nan")
-    batch["entropy_memory"] = torch.tensor([0.0, 0.4, 0.1], dtype=torch.float64)  # the step before was too sure
+    batch["entropy_memory"] = torch.tensor(
+        [0.0, 0.4, 0.1], dtype=torch.float64
+    )  # the step before was too sure
     return batch
 
 
@@ -136,7 +151,9 @@ def same(ours: Tensor, theirs: Tensor | int, what: str) -> None:
     assert float((ours - theirs).abs().max()) <= room, what
 
 
-@pytest.mark.parametrize(("slot", "function"), CELLS, ids=[f"{slot}.{each.__name__}" for slot, each in CELLS])
+@pytest.mark.parametrize(
+    ("slot", "function"), CELLS, ids=[f"{slot}.{each.__name__}" for slot, each in CELLS]
+)
 def test_no_cut_order_or_padding_changes_a_cell(slot: str, function: Function) -> None:
     allowing = TABLE["grpo"] if REFUSED.get(slot) is function else allowed(slot, function)
     for numbers in variants(function):
@@ -144,7 +161,9 @@ def test_no_cut_order_or_padding_changes_a_cell(slot: str, function: Function) -
         batch = kept(row, awkward(SEED))
         known = with_statistics(row, dict(batch))
         value, grads, metrics = whole_step(row, known)
-        assert bool(torch.isfinite(value)) and any(bool(grad.any()) for grad in grads.values()), numbers
+        assert bool(torch.isfinite(value)) and any(bool(grad.any()) for grad in grads.values()), (
+            numbers
+        )
 
         pieces = cut(row, known, len(units_of(row, batch)), SEED)
         step = step_of([terms_of(row, piece) for piece in pieces], row.weights)
@@ -153,7 +172,9 @@ def test_no_cut_order_or_padding_changes_a_cell(slot: str, function: Function) -
         for (name, grad), other in zip(grads.items(), again, strict=True):
             same(grad, 0 if other is None else other, f"cut {name} {numbers}")
         for name, tally in step.metrics.items():
-            assert tally.value() == pytest.approx(metrics[name], abs=TOLERANCE, rel=TOLERANCE, nan_ok=True), name
+            assert tally.value() == pytest.approx(
+                metrics[name], abs=TOLERANCE, rel=TOLERANCE, nan_ok=True
+            ), name
 
         others = {
             "permuted": lambda each: rows_of(each, shuffle(each)),
@@ -170,7 +191,10 @@ def test_no_cut_order_or_padding_changes_a_cell(slot: str, function: Function) -
 def test_what_is_left_out_reads_no_batch() -> None:
     for slot in OF_NUMBERS:
         for function in VOCABULARY[slot].values():
-            kinds = {parameter.annotation for parameter in inspect.signature(function).parameters.values()}
+            kinds = {
+                parameter.annotation
+                for parameter in inspect.signature(function).parameters.values()
+            }
             assert not kinds & {"Tensor", "Segments", "Groups"}, function.__name__
 
 

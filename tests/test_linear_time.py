@@ -35,17 +35,74 @@ from ascent.tasks import TASKS
 from tests.rewards.rollouts import rollout
 from tests.wall_clock import wall_clock
 
-SIZES = (1_900, 7_600, 30_400, 121_600)  # the first within what `answers.parse_answer` reads, the others beyond
+SIZES = (
+    1_900,
+    7_600,
+    30_400,
+    121_600,
+)  # the first within what `answers.parse_answer` reads, the others beyond
 SECONDS = 0.3  # of this process, for any of them
 # Four times the text may take four times as long, and 2.5 times that on a busy machine; quadratic would be 16 times.
 GROWTH, FLOOR = 4 * 2.5, 0.05
 
 REPEATED = [
-    *[r"\boxed{", r"\boxed", r"\boxed ", r"\fbox{a", r"\boxed{#### ", r"<answer>\boxed{", r"\boxed{1}", r"\boxed{a}{"],
-    *["{", "}", "(", ")", "[", "]", r"\{", r"\}", "\\", "\\\\", "$", r"\$", "\\(", "(1,", "{1,", "[1,", "()"],
-    *["#", "#### ", "####\n", "#### 1 ", "<answer>", "</answer>", "<ANSWER>", "<answer>#### ", "<answer></answer>"],
-    *["```", "```\n", "```python\n", "```python\nx\n```\n", "``", "<think>", "</think>", "<think></think><answer>"],
-    *["<calculator>", "</calculator>", "<calculator>1</calculator>", "<calculator><search>", "<search></calculator>"],
+    *[
+        r"\boxed{",
+        r"\boxed",
+        r"\boxed ",
+        r"\fbox{a",
+        r"\boxed{#### ",
+        r"<answer>\boxed{",
+        r"\boxed{1}",
+        r"\boxed{a}{",
+    ],
+    *[
+        "{",
+        "}",
+        "(",
+        ")",
+        "[",
+        "]",
+        r"\{",
+        r"\}",
+        "\\",
+        "\\\\",
+        "$",
+        r"\$",
+        "\\(",
+        "(1,",
+        "{1,",
+        "[1,",
+        "()",
+    ],
+    *[
+        "#",
+        "#### ",
+        "####\n",
+        "#### 1 ",
+        "<answer>",
+        "</answer>",
+        "<ANSWER>",
+        "<answer>#### ",
+        "<answer></answer>",
+    ],
+    *[
+        "```",
+        "```\n",
+        "```python\n",
+        "```python\nx\n```\n",
+        "``",
+        "<think>",
+        "</think>",
+        "<think></think><answer>",
+    ],
+    *[
+        "<calculator>",
+        "</calculator>",
+        "<calculator>1</calculator>",
+        "<calculator><search>",
+        "<search></calculator>",
+    ],
     *[
         "9",
         "0",
@@ -67,8 +124,40 @@ REPEATED = [
         "*",
         "**",
     ],
-    *[" ", "\n", "\t", "a", "a ", "a b c ", "ab\n", "A", " a", "\u00a0", "\u2028", "\x1b[2J", "é", "東", "٣", "\x00"],
-    *[r"\frac{1}{", r"\frac", r"\frac1", r"\frac{1}{2}", "^", "1^", "^{", "_", "x_{", r"\sqrt{", "e", "1e", "1e9", "i"],
+    *[
+        " ",
+        "\n",
+        "\t",
+        "a",
+        "a ",
+        "a b c ",
+        "ab\n",
+        "A",
+        " a",
+        "\u00a0",
+        "\u2028",
+        "\x1b[2J",
+        "é",
+        "東",
+        "٣",
+        "\x00",
+    ],
+    *[
+        r"\frac{1}{",
+        r"\frac",
+        r"\frac1",
+        r"\frac{1}{2}",
+        "^",
+        "1^",
+        "^{",
+        "_",
+        "x_{",
+        r"\sqrt{",
+        "e",
+        "1e",
+        "1e9",
+        "i",
+    ],
     *[
         r"\pm ",
         r"\pm1",
@@ -113,20 +202,76 @@ REPEATED = [
         "1;",
         ":",
     ],
-    *["Score: 1\n", "Score:", "Score: 1", "Verdict: tie\n", "Verdict:", "is it a ", "it is ", "is it red?", "U ", "R"],
+    *[
+        "Score: 1\n",
+        "Score:",
+        "Score: 1",
+        "Verdict: tie\n",
+        "Verdict:",
+        "is it a ",
+        "it is ",
+        "is it red?",
+        "U ",
+        "R",
+    ],
     *["[1]", "[ ", "Anna ", "<eos>", "<", "<eos", "\n\nHuman:", "|", "1\n", '"', "'", "{}", "[]"],
 ]
 NESTED = [
-    *[(r"\boxed{", "}"), ("(", ")"), ("{", "}"), ("[", "]"), (r"\{", r"\}"), (r"\frac{", "}{2}"), (r"\sqrt{", "}")],
-    *[("<answer>", "</answer>"), ("<calculator>", "</calculator>"), ("<think>", "</think>"), ("```python\n", "```\n")],
-    *[("(1,", ")"), (r"\begin{pmatrix}", r"\end{pmatrix}"), ("{(", ")}"), (r"\text{", "}"), ("-(", ")"), ("( ", " )")],
+    *[
+        (r"\boxed{", "}"),
+        ("(", ")"),
+        ("{", "}"),
+        ("[", "]"),
+        (r"\{", r"\}"),
+        (r"\frac{", "}{2}"),
+        (r"\sqrt{", "}"),
+    ],
+    *[
+        ("<answer>", "</answer>"),
+        ("<calculator>", "</calculator>"),
+        ("<think>", "</think>"),
+        ("```python\n", "```\n"),
+    ],
+    *[
+        ("(1,", ")"),
+        (r"\begin{pmatrix}", r"\end{pmatrix}"),
+        ("{(", ")}"),
+        (r"\text{", "}"),
+        ("-(", ")"),
+        ("( ", " )"),
+    ],
 ]
 # What stands before, what is repeated, what stands behind: a pattern gets far and fails.
 ALMOST = [
-    *[("1^", " ", "x"), ("1^{", " ", r"\cir"), (r"1^\circ", " ", "x"), (r"\boxed", " ", "x"), (r"\boxed{", " ", "1")],
-    *[("#### ", " ", "\n"), ("####", "\t", ""), ("Score:", " ", "x"), ("Score: 1", "0", "x"), ("Verdict:", "\t", "x")],
-    *[("5", " cm", "!"), ("5 ", "ab ", "1"), ("1", ",000", "x"), ("1", " 000", "x"), ("", "9", "!"), ("0.", "9", "x")],
-    *[("is it ", "a", "#"), ("is it a ", "a ", "?!"), ("```", "a", ""), ("```python\n", "x\n", "``"), ("[", " ", "x")],
+    *[
+        ("1^", " ", "x"),
+        ("1^{", " ", r"\cir"),
+        (r"1^\circ", " ", "x"),
+        (r"\boxed", " ", "x"),
+        (r"\boxed{", " ", "1"),
+    ],
+    *[
+        ("#### ", " ", "\n"),
+        ("####", "\t", ""),
+        ("Score:", " ", "x"),
+        ("Score: 1", "0", "x"),
+        ("Verdict:", "\t", "x"),
+    ],
+    *[
+        ("5", " cm", "!"),
+        ("5 ", "ab ", "1"),
+        ("1", ",000", "x"),
+        ("1", " 000", "x"),
+        ("", "9", "!"),
+        ("0.", "9", "x"),
+    ],
+    *[
+        ("is it ", "a", "#"),
+        ("is it a ", "a ", "?!"),
+        ("```", "a", ""),
+        ("```python\n", "x\n", "``"),
+        ("[", " ", "x"),
+    ],
     *[
         ("[1", "0", "x]"),
         (r"\boxed{", "1,", "}"),
@@ -134,9 +279,27 @@ ALMOST = [
         (r"\boxed{", r"\pm ", "1}"),
         ("x=", "1", "="),
     ],
-    *[(r"\boxed{", "(", "}"), ("<answer>", "1 ", "</answer"), ("<calculator>", "1", "</calculator"), ("-", "9", "/x")],
-    *[("1/", "9", ""), (r"\frac{", "9", "}{1}"), ("1e", "9", ""), ("-", " ", "1"), ("x<", "1", "<"), ("(", "1,", ")")],
-    *[(r"\{", "1,", r"\}"), ("1", "!", "?"), ("", "\\", "{"), ("<think>", "a", "</think><answer>"), ("5⟨", "a", "")],
+    *[
+        (r"\boxed{", "(", "}"),
+        ("<answer>", "1 ", "</answer"),
+        ("<calculator>", "1", "</calculator"),
+        ("-", "9", "/x"),
+    ],
+    *[
+        ("1/", "9", ""),
+        (r"\frac{", "9", "}{1}"),
+        ("1e", "9", ""),
+        ("-", " ", "1"),
+        ("x<", "1", "<"),
+        ("(", "1,", ")"),
+    ],
+    *[
+        (r"\{", "1,", r"\}"),
+        ("1", "!", "?"),
+        ("", "\\", "{"),
+        ("<think>", "a", "</think><answer>"),
+        ("5⟨", "a", ""),
+    ],
     *[
         (r"\begin{array}{", "c", "}"),
         (r"\begin{pmatrix}", r"1&", r"\end{bmatrix}"),
@@ -147,15 +310,29 @@ ALMOST = [
 ]
 # Three units, each of them repeated over a third.
 MIXED = [
-    *[(r"\boxed{", "#", "\n}"), (r"\boxed{", "#### ", "}\n"), (r"\boxed{", " ", "}"), (r"\boxed{#### ", "\n", "}")],
-    *[("<answer>", "#### ", "</answer>"), ("<answer>", r"\boxed{", "</answer>"), ("<answer>", r"\boxed{", "}")],
+    *[
+        (r"\boxed{", "#", "\n}"),
+        (r"\boxed{", "#### ", "}\n"),
+        (r"\boxed{", " ", "}"),
+        (r"\boxed{#### ", "\n", "}"),
+    ],
+    *[
+        ("<answer>", "#### ", "</answer>"),
+        ("<answer>", r"\boxed{", "</answer>"),
+        ("<answer>", r"\boxed{", "}"),
+    ],
     *[
         ("<calculator>", "<search>", "</calculator>"),
         ("<search>", "1", "</calculator>"),
         ("(", "1,", ")"),
         ("{", " ", "}"),
     ],
-    *[("```python\n", "x\n", "```\n"), ("<think>", "<answer>", "</think>"), ("1 ", "a ", "1"), ("9", " ", "9")],
+    *[
+        ("```python\n", "x\n", "```\n"),
+        ("<think>", "<answer>", "</think>"),
+        ("1 ", "a ", "1"),
+        ("9", " ", "9"),
+    ],
 ]
 
 
@@ -216,11 +393,18 @@ def tools() -> EnvFactory:
 
 READERS: dict[str, Callable[[str], object]] = {
     **{"answer_in": extract_answer, "read": parse_answer, "read_number": parse_number},
-    **{f"compare with {g}": partial(compared, g) for g in ("42", "1, 2", r"\{1, 2\}", "(1, 2)", "x + 1", "east")},
+    **{
+        f"compare with {g}": partial(compared, g)
+        for g in ("42", "1, 2", r"\{1, 2\}", "(1, 2)", "x + 1", "east")
+    },
     "exact": lambda text: exact(rollout(text, answer="42")),
     "repetition": lambda text: repetition(rollout(text)),
     "format": lambda text: has_tag_blocks(text, ("think", "answer")),
-    **{"source_in": extract_code, "judge": lambda text: parse_verdict(text, 0, 10), "comparing": read_verdict},
+    **{
+        "source_in": extract_code,
+        "judge": lambda text: parse_verdict(text, 0, 10),
+        "comparing": read_verdict,
+    },
     **{"calculator": calculated, "rouge_l": partial(rouge_l, REFERENCE), "rendering": rendered},
     "tools": lambda text: tools()(ASK).reply(text),
     "search": lambda text: tools()(ASK).reply(f"<search>{text}</search>"),
@@ -228,7 +412,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "twenty_questions": lambda text: find_env("twenty_questions")(ASK).reply(text),
     "between turns": lambda text: renderer().escape_control_tokens(text),
     "steps": lambda text: step_ends(text, "\n"),
-    **{f"task {name}": partial(task.verify, task.prompts("train", 1)[0]) for name, task in TASKS.items()},
+    **{
+        f"task {name}": partial(task.verify, task.prompts("train", 1)[0])
+        for name, task in TASKS.items()
+    },
     **{
         f"steps of {name}": partial(task.verify_steps, task.prompts("train", 1)[0])
         for name, task in TASKS.items()
@@ -273,7 +460,9 @@ def complaint(reader: Callable[[str], object], make: Callable[[int], str]) -> st
 @pytest.mark.parametrize("reader", READERS)
 def test_time_is_linear_in_the_text(reader: str) -> None:
     every = ((what, complaint(READERS[reader], make)) for what, make in texts())
-    assert list(islice((each for each in every if each[1] is not None), 3)) == []  # three say enough
+    assert (
+        list(islice((each for each in every if each[1] is not None), 3)) == []
+    )  # three say enough
 
 
 def test_what_is_not_linear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,8 +478,14 @@ def test_what_is_not_linear_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert complaint(takes(lambda size: 1e-6 * size), "a".__mul__) is None
     assert (
-        complaint(takes(lambda size: 1e-11 * size**2), "a".__mul__) == "0.009 s at 30400 characters, 0.148 s at 121600"
+        complaint(takes(lambda size: 1e-11 * size**2), "a".__mul__)
+        == "0.009 s at 30400 characters, 0.148 s at 121600"
     )
-    assert complaint(takes(lambda size: 1e-10 * size**2), "a".__mul__) == "1.48 s at 121600 characters"
+    assert (
+        complaint(takes(lambda size: 1e-10 * size**2), "a".__mul__) == "1.48 s at 121600 characters"
+    )
     assert complaint(takes(lambda size: 1e-12 * size**2), "a".__mul__) is None  # below the floor
-    assert complaint(lambda text: int(text) if text else 0, "9".__mul__) == "ValueError at 7600 characters"
+    assert (
+        complaint(lambda text: int(text) if text else 0, "9".__mul__)
+        == "ValueError at 7600 characters"
+    )

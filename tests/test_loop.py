@@ -92,7 +92,9 @@ def slope(w: float, target: float) -> float:
     return 2 * (w - target)
 
 
-def parts(saved: dict[int, Any], names: tuple[str, ...] = ("policy",), evaluated: bool = True) -> LoopParts:
+def parts(
+    saved: dict[int, Any], names: tuple[str, ...] = ("policy",), evaluated: bool = True
+) -> LoopParts:
     return LoopParts(
         source=Targets(),
         trained=[TrainedModel(name, Slope(), slope) for name in names],
@@ -247,7 +249,10 @@ def test_time_of_trackers_and_checkpoints_is_logged_with_the_next_step() -> None
     def save(step: int, state: dict[str, Any]) -> None:
         time.sleep(0.03)
 
-    run(replace(made, tracker=SlowLog(), save=save), Schedule(steps=4, save_every=2, evaluate_every=9))
+    run(
+        replace(made, tracker=SlowLog(), save=save),
+        Schedule(steps=4, save_every=2, evaluate_every=9),
+    )
     rows = dict(log.rows)  # type: ignore[attr-defined]
     assert [step for step, row in rows.items() if "time/log" in row] == [2, 3, 4]
     assert [step for step, row in rows.items() if "time/save" in row] == [3]

@@ -28,7 +28,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rollouts.max_staleness": 1, "cells.rollout_correction.use": "token_truncate"},
     ),
     "ppo with a separate critic": ("ppo", {}),
-    "ppo with a value head": ("ppo", {"model.critic": "head", "model.critic_from": None, "update.minibatches": 1}),
+    "ppo with a value head": (
+        "ppo",
+        {"model.critic": "head", "model.critic_from": None, "update.minibatches": 1},
+    ),
     "instructgpt": ("instructgpt", {}),
     "online_dpo": ("grpo", {"algorithm": "online_dpo"}),
     "nash_md": ("grpo", {"algorithm": "nash_md", "rollouts.group_size": 1}),
@@ -71,23 +74,35 @@ def check(names: set[str], said: list[str]) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_metric_of_a_run_is_in_the_registry(name, world, tmp_path):
     kind, changes = RUNS[name]
-    recipe = {key: value for key, value in (KINDS[kind](world) | changes).items() if value is not None}
+    recipe = {
+        key: value for key, value in (KINDS[kind](world) | changes).items() if value is not None
+    }
     check(*logged(tmp_path / "run", nest_keys(recipe)))
 
 
 @pytest.mark.slow
 def test_every_metric_of_a_process_reward_model_is_in_the_registry(tmp_path):
     data = {"train": "running_sum:16", "evaluate": "running_sum@heldout:8"}
-    check(*logged(tmp_path / "run", merge_configs(TINY, {"algorithm": "prm", "data": data, "run": {"steps": 2}})))
+    check(
+        *logged(
+            tmp_path / "run",
+            merge_configs(TINY, {"algorithm": "prm", "data": data, "run": {"steps": 2}}),
+        )
+    )
 
 
 def test_a_metric_outside_the_registry_is_reported_once(tmp_path):
     said: list[str] = []
     with RunFolder.create(tmp_path / "run", "algorithm: grpo\n", {}, say=said.append) as run:
         for step in (1, 2):
-            run.log(step, {"reward/mean": 0.5, "policy/my_number": 1.0, f"{EVAL}policy/my_number": 1.0})
+            run.log(
+                step, {"reward/mean": 0.5, "policy/my_number": 1.0, f"{EVAL}policy/my_number": 1.0}
+            )
         assert run.history()[-1]["policy/my_number"] == 1.0
-    assert [line.split()[1] for line in sorted(said)] == ["eval/policy/my_number", "policy/my_number"]
+    assert [line.split()[1] for line in sorted(said)] == [
+        "eval/policy/my_number",
+        "policy/my_number",
+    ]
     assert all("is not in the registry" in line for line in said)
 
 
@@ -100,5 +115,7 @@ def test_terminal_curves_and_warnings_name_metrics_of_the_registry():
 def test_names_are_unique_and_sentences_complete():
     assert len({each.name for each in REGISTRY}) == len(REGISTRY)
     for each in REGISTRY:
-        assert each.summary[0] in string.ascii_uppercase + string.digits and each.summary.endswith("."), each.name
+        assert each.summary[0] in string.ascii_uppercase + string.digits and each.summary.endswith(
+            "."
+        ), each.name
         assert each.low <= each.high

@@ -18,7 +18,13 @@ from ascent.config.schema import leaves
 from ascent.metrics import REGISTRY
 
 ROOT = Path(__file__).parents[1]
-HISTORY = ("docs/LOG.md", "CHANGELOG.md", "docs/decisions/", "ascent/config/renamed.py", "tests/config/test_renamed.py")
+HISTORY = (
+    "docs/LOG.md",
+    "CHANGELOG.md",
+    "docs/decisions/",
+    "ascent/config/renamed.py",
+    "tests/config/test_renamed.py",
+)
 HERE = "tests/test_names.py"
 
 FILES = {
@@ -46,21 +52,29 @@ DEFINITIONS = {
     "update": "coupled coupling carried beside joined cut on_device",
     "maths": "spread from_the_right",
 }
-FIELDS = "old_T rollout_T reference_T reference_B teacher_T trained_T chances_B parts_BK part_weights_BK"
+FIELDS = (
+    "old_T rollout_T reference_T reference_B teacher_T trained_T chances_B parts_BK part_weights_BK"
+)
 METRICS = """reward_spread groups_without_signal advantage_spread advantage_largest groups_of_one kl_to_old
 kl_to_reference_k3 kl_to_reference_k1 clipped_low clipped_high ratio_largest ratio_smallest ratio_guarded kl_coefficient
 length_largest mismatch_largest mismatch_weight mismatch_effective staleness_largest trained_tokens"""
 PHRASES = (
-    "begin with alike", "looks of the host", "Who is sent together", "without any signal stop", "its noise is its own",
+    "begin with alike",
+    "looks of the host",
+    "Who is sent together",
+    "without any signal stop",
+    "its noise is its own",
     "a past the run was taken back from",
-)  # fmt: skip
+)
 
 
 def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
     for folder in ("ascent", "tests", "docs", "examples", "bench"):
         for path in sorted((ROOT / folder).rglob("*")):
             name = path.relative_to(ROOT).as_posix()
-            kept = path.suffix in suffixes and not name.startswith((*HISTORY, "bench/results", "bench/peers"))
+            kept = path.suffix in suffixes and not name.startswith(
+                (*HISTORY, "bench/results", "bench/peers")
+            )
             if kept and name != HERE:
                 yield name, path.read_text(encoding="utf-8")
     for name in ("README.md", "CONTRIBUTING.md"):
@@ -99,7 +113,11 @@ def defined(node: ast.AST) -> str | None:
     """The class, function or annotated field that a node defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return node.name
-    return node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else None
+    return (
+        node.target.id
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        else None
+    )
 
 
 def test_no_batch_field_has_its_old_name() -> None:
@@ -116,7 +134,11 @@ def test_no_metric_has_its_old_name() -> None:
     old = METRICS.split()
     assert [each.name for each in REGISTRY if each.name in old] == []
     apart = ("ascent/classic", "tests/classic", "docs/foundations", "ascent/cli/classic")
-    assert [each for each in found(rf"[\"'`]({'|'.join(old)})[\"'`]", ".py", ".md") if not each.startswith(apart)] == []
+    assert [
+        each
+        for each in found(rf"[\"'`]({'|'.join(old)})[\"'`]", ".py", ".md")
+        if not each.startswith(apart)
+    ] == []
 
 
 def test_no_riddle_is_left() -> None:

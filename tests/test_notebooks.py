@@ -42,7 +42,11 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="the extra `dev` is not installed")
     pytest.importorskip("ipykernel", reason="the extra `dev` is not installed")
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(path), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", RUN, str(path), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     ran = [cell for cell in cells(tmp_path / "done.ipynb") if cell["cell_type"] == "code"]

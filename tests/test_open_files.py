@@ -24,6 +24,8 @@ print(allowed_sockets(int(sys.argv[3])), resource.getrlimit(resource.RLIMIT_NOFI
         (64, 64, 100, "32 64"),
     ],
 )
-def test_the_limit_is_raised_as_far_as_needed(soft: int, hard: int, wanted: int, found: str) -> None:
+def test_the_limit_is_raised_as_far_as_needed(
+    soft: int, hard: int, wanted: int, found: str
+) -> None:
     words = [sys.executable, "-c", SCRIPT, str(soft), str(hard), str(wanted)]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() == found

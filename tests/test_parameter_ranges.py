@@ -19,9 +19,16 @@ from ascent.parameter_ranges import (
 
 @checked
 def example(
-    x: float, *, a: Positive = 1.0, b: NonNegative = 0.0, c: Fraction = 0.5, d: Count = 1, e: AboveOne = 2.0,
-    f: BelowHalf = 0.0, g: float = 0.0
-) -> float:  # fmt: skip
+    x: float,
+    *,
+    a: Positive = 1.0,
+    b: NonNegative = 0.0,
+    c: Fraction = 0.5,
+    d: Count = 1,
+    e: AboveOne = 2.0,
+    f: BelowHalf = 0.0,
+    g: float = 0.0,
+) -> float:
     return x + a
 
 
@@ -54,7 +61,12 @@ def test_a_number_without_a_range_must_be_one() -> None:
 
 def test_a_range_may_let_zero_pass() -> None:
     rule = Range(above=1, or_zero=True)
-    assert [rule.broken_by(value) for value in (0, 1.1, 1, -1)] == [None, None, "0 or above 1", "0 or above 1"]
+    assert [rule.broken_by(value) for value in (0, 1.1, 1, -1)] == [
+        None,
+        None,
+        "0 or above 1",
+        "0 or above 1",
+    ]
 
 
 def test_what_fits_passes() -> None:

@@ -24,12 +24,20 @@ def test_two_files_of_one_name_do_not_meet_and_a_changed_one_is_read_again(tmp_p
     [
         (b"\n1 / 0\n", r"broken\.py:2: ZeroDivisionError: division by zero; fix it"),
         (b"def f():\n    return (\n", r"broken\.py:2: SyntaxError: '\(' was never closed"),
-        (b"import no_such_module\n", r"broken\.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            b"import no_such_module\n",
+            r"broken\.py:1: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         (b"X = '\xff'\n", r"broken\.py(:1)?: SyntaxError: .*utf-8"),
-        (b"X = 1\x00\n", r"broken\.py: (SyntaxError|ValueError): source code string cannot contain null bytes"),
+        (
+            b"X = 1\x00\n",
+            r"broken\.py: (SyntaxError|ValueError): source code string cannot contain null bytes",
+        ),
     ],
 )
-def test_a_broken_file_is_told_with_its_line_and_stays_nowhere(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_told_with_its_line_and_stays_nowhere(
+    content: bytes, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_bytes(content)
     before = set(sys.modules)
     for _ in range(2):

@@ -51,14 +51,20 @@ class Phases(list):
         self.ended.append(each)
 
 
-def test_check_says_what_it_does_and_every_part_of_a_step_counts_its_work(monkeypatch, capsys) -> None:
+def test_check_says_what_it_does_and_every_part_of_a_step_counts_its_work(
+    monkeypatch, capsys
+) -> None:
     phases = Phases()
     monkeypatch.setattr(progress, "_phases", phases)
     recipe = {
-        "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8",
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "data.train": "sort_digits:8",
         "rewards": [{"use": f"{rewarded.__file__}:shuffled"}],
-        "rollouts.prompts_per_step": 2, "rollouts.group_size": 4, "rollouts.max_new_tokens": 5,
-    }  # fmt: skip
+        "rollouts.prompts_per_step": 2,
+        "rollouts.group_size": 4,
+        "rollouts.max_new_tokens": 5,
+    }
     check(recipe)
     said = ["reading the data, loading the model", "first step", "second step", "saving the model"]
     assert capsys.readouterr().err.splitlines() == said
@@ -86,7 +92,9 @@ def test_waiting_is_said_after_ten_seconds_then_seldom_and_once_at_its_end() -> 
     assert len(said) == 6
 
 
-def test_notes_go_to_the_innermost_receiver_or_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_go_to_the_innermost_receiver_or_to_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     outer, inner = [], []
     with notes_to(outer.append):
         with notes_to(inner.append):
@@ -101,10 +109,15 @@ def test_notes_of_a_run_are_said_with_and_without_bars(tmp_path, capsys) -> None
         "from ascent.progress import note\n\ndef noted(rollout):\n    note('a note')\n    return len(rollout.text)\n"
     )
     recipe = {
-        "algorithm": "grpo", "model": "tiny:llama", "data": "arithmetic:8", "run.steps": 1,
-        "rewards": [{"use": f"{tmp_path}/reward.py:noted"}], "rollouts.prompts_per_step": 2,
-        "rollouts.group_size": 2, "rollouts.max_new_tokens": 4,
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "model": "tiny:llama",
+        "data": "arithmetic:8",
+        "run.steps": 1,
+        "rewards": [{"use": f"{tmp_path}/reward.py:noted"}],
+        "rollouts.prompts_per_step": 2,
+        "rollouts.group_size": 2,
+        "rollouts.max_new_tokens": 4,
+    }
     said: list[str] = []
     ascent.train(recipe, run=tmp_path / "plain", progress=False, say=said.append)
     assert said.count("a note") == 4

@@ -20,10 +20,14 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_protocols_stay_this_narrow(name):
-    methods = {key for key, value in vars(getattr(protocols, name)).items() if inspect.isfunction(value)}
+    methods = {
+        key for key, value in vars(getattr(protocols, name)).items() if inspect.isfunction(value)
+    }
     assert methods - {"__init__", "__subclasshook__"} == EXPECTED[name]
 
 
 def test_there_are_no_other_protocols():
-    found = {name for name, each in vars(protocols).items() if getattr(each, "_is_protocol", False)} - {"Protocol"}
+    found = {
+        name for name, each in vars(protocols).items() if getattr(each, "_is_protocol", False)
+    } - {"Protocol"}
     assert found == set(EXPECTED)

@@ -29,7 +29,10 @@ from tests.setup.runs import tiny_recipe
 
 GROUP: Any = typer.main.get_command(app)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(ascent, name) for name in ("train", "resume", "iterate", "check", "evaluate", "compare")},
+    **{
+        name: getattr(ascent, name)
+        for name in ("train", "resume", "iterate", "check", "evaluate", "compare")
+    },
     **{name: getattr(ascent, name) for name in ("sample", "score", "export", "collect", "sweep")},
     "compare-runs": ascent.compare_runs,
     **{name: getattr(ascent, name) for name in ("replay", "bisect", "forecast")},
@@ -101,11 +104,15 @@ def losses(folder: Path) -> list[float]:
 @pytest.mark.slow
 def test_train_and_resume(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
-    run = ascent.train(recipe, {"run.steps": 2, "run.save_every": 1}, run=tmp_path / "python", say=quiet)
+    run = ascent.train(
+        recipe, {"run.steps": 2, "run.save_every": 1}, run=tmp_path / "python", say=quiet
+    )
     call("train", recipe, "run.steps=2", "run.save_every=1", "--run", str(tmp_path / "command"))
     assert run.state == "finished"
     assert losses(tmp_path / "python") == losses(tmp_path / "command")
-    assert (tmp_path / "python/config.yaml").read_text() == (tmp_path / "command/config.yaml").read_text()
+    assert (tmp_path / "python/config.yaml").read_text() == (
+        tmp_path / "command/config.yaml"
+    ).read_text()
     for name in ("python", "command"):
         config = tmp_path / name / "config.yaml"
         config.write_text(config.read_text().replace("steps: 2", "steps: 3"))
@@ -119,7 +126,9 @@ def test_a_recipe_may_be_a_mapping(tmp_path: Path) -> None:
     recipe = {"algorithm": "sft", "model": {"policy": "tiny:llama"}, "data.train": "arithmetic:8"}
     found = ascent.check(recipe, {"update.learning_rate": 1e-5, "data.batch_size": 2})
     assert 0 < found.trained < found.tokens
-    with pytest.raises(ValueError, match=r"update\.lr is not a key; did you mean update\.learning_rate"):
+    with pytest.raises(
+        ValueError, match=r"update\.lr is not a key; did you mean update\.learning_rate"
+    ):
         ascent.train(recipe, {"update.lr": 1.0}, run=tmp_path / "r")
     with pytest.raises(ValueError, match="a plan is resolved already"):
         ascent.check(ascent.resolve(ascent.load_config(tiny_recipe(tmp_path))), ["run.steps=2"])
@@ -130,33 +139,44 @@ def test_check(tmp_path: Path) -> None:
     found = ascent.check(recipe, ["run.steps=7"])
     shown = call("check", recipe, "run.steps=7")
     assert found.steps == 7 and "7 steps take about" in shown
-    assert f"{found.microbatches} micro-batches, {found.tokens} tokens, {found.trained} trained" in shown
+    assert (
+        f"{found.microbatches} micro-batches, {found.tokens} tokens, {found.trained} trained"
+        in shown
+    )
     assert f"{found.loss:.4g}, {found.grad_norm:.4g}" in shown
 
 
 def test_evaluate(models: tuple[str, str]) -> None:
     found = ascent.evaluate(models[0], "arithmetic", limit=3, samples=2, max_new_tokens=3)
     words = ["--limit", "3", "--samples", "2", "--max-new-tokens", "3", "--json"]
-    assert json.loads(call("evaluate", models[0], "arithmetic", *words)) == json.loads(json.dumps(found.as_dict()))
+    assert json.loads(call("evaluate", models[0], "arithmetic", *words)) == json.loads(
+        json.dumps(found.as_dict())
+    )
 
 
 def test_compare(models: tuple[str, str]) -> None:
     found = ascent.compare(*models, "style", "simulated:style", limit=3, max_new_tokens=4)
     words = ["--judge", "simulated:style", "--limit", "3", "--max-new-tokens", "4", "--json"]
-    assert json.loads(call("compare", *models, "style", *words)) == json.loads(json.dumps(found.as_dict()))
+    assert json.loads(call("compare", *models, "style", *words)) == json.loads(
+        json.dumps(found.as_dict())
+    )
 
 
 @pytest.mark.slow
 def test_sweep_and_compare_runs(tmp_path: Path) -> None:
     recipe, words = tiny_recipe(tmp_path), ["run.steps=2", "seed=1,2"]
-    found = ascent.sweep(recipe, {"run.steps": 2, "seed": [1, 2]}, run=tmp_path / "python", progress=False, say=quiet)
+    found = ascent.sweep(
+        recipe, {"run.steps": 2, "seed": [1, 2]}, run=tmp_path / "python", progress=False, say=quiet
+    )
     shown = call("sweep", recipe, *words, "--run", str(tmp_path / "command"), "--no-progress")
     assert found.comparison is not None
     last = found.comparison.groups[0].scores["eval/loss/total"].last
     assert f"{last.value:.4g}" in shown and f"{last.low:.3g} to {last.high:.3g}" in shown
     for seed in (1, 2):
         assert losses(tmp_path / f"python/seed={seed}") == losses(tmp_path / f"command/seed={seed}")
-    compared = ascent.compare_runs([tmp_path / "python"], metrics=["loss/total"], plot=tmp_path / "c.svg")
+    compared = ascent.compare_runs(
+        [tmp_path / "python"], metrics=["loss/total"], plot=tmp_path / "c.svg"
+    )
     options = ["--metric", "loss/total", "--plot", str(tmp_path / "c.svg"), "--json"]
     printed = json.loads(call("compare-runs", str(tmp_path / "python"), *options))
     assert printed == json.loads(json.dumps(compared.as_dict()))
@@ -164,8 +184,22 @@ def test_sweep_and_compare_runs(tmp_path: Path) -> None:
 
 def test_sample(models: tuple[str, str]) -> None:
     found = list(ascent.sample(models[0], ["1+1=", "2+2="], samples=2, max_new_tokens=3, seed=1))
-    shown = call("sample", models[0], "1+1=", "2+2=", "--samples", "2", "--max-new-tokens", "3", "--seed", "1")
-    lines = [f"{each.prompt} -> {each.completion}  [{each.tokens} tokens, {each.stop}]\n" for each in found]
+    shown = call(
+        "sample",
+        models[0],
+        "1+1=",
+        "2+2=",
+        "--samples",
+        "2",
+        "--max-new-tokens",
+        "3",
+        "--seed",
+        "1",
+    )
+    lines = [
+        f"{each.prompt} -> {each.completion}  [{each.tokens} tokens, {each.stop}]\n"
+        for each in found
+    ]
     assert shown == "".join(lines)
 
 
@@ -174,24 +208,38 @@ def test_score(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, algorithm="reward_model")
     ascent.train(recipe, ["run.steps=1"], run=tmp_path / "rm", say=quiet)
     found = list(ascent.score(str(tmp_path / "rm"), "arithmetic@heldout:3"))
-    shown = [json.loads(line) for line in call("score", str(tmp_path / "rm"), "arithmetic@heldout:3").splitlines()]
+    shown = [
+        json.loads(line)
+        for line in call("score", str(tmp_path / "rm"), "arithmetic@heldout:3").splitlines()
+    ]
     assert shown == json.loads(json.dumps([asdict(each) for each in found]))
 
 
 def test_export(models: tuple[str, str], tmp_path: Path) -> None:
     ascent.export(models[0], tmp_path / "python")
     call("export", models[0], str(tmp_path / "command"))
-    python, command = ({f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("python", "command"))
+    python, command = (
+        {f.name: f.read_bytes() for f in (tmp_path / n).iterdir()} for n in ("python", "command")
+    )
     assert python == command
 
 
 def test_collect(models: tuple[str, str], tmp_path: Path) -> None:
     judge = {"judge": "simulated:style", "max_new_tokens": 4}
     found = ascent.collect(models, "style:4", out=tmp_path / "python.jsonl", **judge, say=quiet)
-    words = ["--judge", "simulated:style", "--max-new-tokens", "4", "--out", str(tmp_path / "command.jsonl")]
+    words = [
+        "--judge",
+        "simulated:style",
+        "--max-new-tokens",
+        "4",
+        "--out",
+        str(tmp_path / "command.jsonl"),
+    ]
     shown = call("collect", *models, "style:4", *words)
     assert found.finished and f"has answered {found.done} of {found.questions} questions" in shown
-    python, command = ([r | {"time": ""} for r in read(tmp_path / f"{n}.jsonl")] for n in ("python", "command"))
+    python, command = (
+        [r | {"time": ""} for r in read(tmp_path / f"{n}.jsonl")] for n in ("python", "command")
+    )
     assert python == command
     again = ascent.collect(models, "style:4", out=tmp_path / "python.jsonl", **judge, say=quiet)
     assert again == replace(found, unjudged=again.unjudged)
@@ -201,13 +249,25 @@ def test_collect(models: tuple[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_iterate(models: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def code(rollout):\n    return float(sum(map(ord, rollout.text)))\n")
+    (tmp_path / "mine.py").write_text(
+        "def code(rollout):\n    return float(sum(map(ord, rollout.text)))\n"
+    )
     recipe = {
-        "rounds": 1, "sft": models[0], "collect.prompts": "style:4", "collect.samples": 2,
-        "collect.annotator": f"{tmp_path}/mine.py:code", "collect.max_new_tokens": 4,
-        "measure.prompts": "style@heldout:3", "measure.judge": "simulated:style", "measure.max_new_tokens": 4,
-        "policy": {"algorithm": "dpo", "data": {"max_tokens": 64, "batch_size": 2}, "run": {"steps": 2}},
-    }  # fmt: skip
+        "rounds": 1,
+        "sft": models[0],
+        "collect.prompts": "style:4",
+        "collect.samples": 2,
+        "collect.annotator": f"{tmp_path}/mine.py:code",
+        "collect.max_new_tokens": 4,
+        "measure.prompts": "style@heldout:3",
+        "measure.judge": "simulated:style",
+        "measure.max_new_tokens": 4,
+        "policy": {
+            "algorithm": "dpo",
+            "data": {"max_tokens": 64, "batch_size": 2},
+            "run": {"steps": 2},
+        },
+    }
     (found,) = ascent.iterate(recipe, {"seed": 3}, run=tmp_path / "python", say=quiet)
     call("iterate", str(tmp_path / "python/rounds.yaml"), "--run", str(tmp_path / "command"))
     assert losses(found.policy) == losses(tmp_path / "command/round-1/policy")

@@ -21,7 +21,9 @@ def snippets(page: Path) -> list[str]:
     return SNIPPET.findall(page.read_text())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name
+)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -53,7 +55,9 @@ def test_commands_of_the_readme_exist(command, tmp_path):
 
 def test_the_error_in_the_readme_is_the_real_one():
     found = re.findall(
-        r"^ {4}\$ ascent show config (.*)\n {4}ascent: (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^ {4}\$ ascent show config (.*)\n {4}ascent: (.*)$",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE,
     )
     assert found
     for command, message in found:

@@ -83,7 +83,9 @@ def test_an_infinite_reward_is_refused_with_the_fix(reward):
         StepReward(0, reward)
 
 
-@pytest.mark.parametrize(("reward", "scored"), [(None, False), (math.nan, False), (0.0, True), (-2.5, True)])
+@pytest.mark.parametrize(
+    ("reward", "scored"), [(None, False), (math.nan, False), (0.0, True), (-2.5, True)]
+)
 def test_none_and_nan_are_unscored_and_zero_is_not(reward, scored):
     assert rollout(reward=reward).scored is scored
 
@@ -142,8 +144,14 @@ def test_request_refuses(changes, words):
         (lambda: Pair(ASK, YES, NO, margin=math.inf), "margin=inf"),
         (lambda: Ranking(ASK, (YES,)), r"has 1 answer\(s\)"),
         (lambda: Ranking(ASK, (YES, NO, YES)), "the same answer twice"),
-        *((partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip") for ranks in ((0, 0), (1, 2), (0, 2))),
-        *((partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip") for ranks in ((1, 0), (0, 1, 2), (0,))),
+        *(
+            (partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip")
+            for ranks in ((0, 0), (1, 2), (0, 2))
+        ),
+        *(
+            (partial(Ranking, ASK, (YES, NO), ranks), "begin at 0, never skip")
+            for ranks in ((1, 0), (0, 1, 2), (0,))
+        ),
         (lambda: UnpairedExample(ASK, (), good=True), "an answer of UnpairedExample 'p1' is empty"),
     ],
 )

@@ -29,20 +29,37 @@ from ascent.tasks.named import is_task
 
 # The data of every recipe by its layout, from the folder of the fixture below.
 DATA = {
-    "sft": "{}/demonstrations.jsonl", "sort": "sort_digits:64", "reward_model": "{}/preferences.jsonl",
-    "dpo": "{}/preferences.jsonl", "rlhf": "{}/prompts.jsonl", "rlvr": "gsm8k:{}/gsm8k.jsonl",
-    "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl", "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_rloo": "gsm8k:{}/gsm8k.jsonl",
-    "gsm8k_dapo": "gsm8k:{}/gsm8k.jsonl", "gsm8k_ppo": "gsm8k:{}/gsm8k.jsonl", "tools": "gsm8k:{}/gsm8k.jsonl",
-    "gsm8k_tools_sft": "gsm8k_calculator:{}/gsm8k.jsonl", "gsm8k_tools": "gsm8k:{}/gsm8k.jsonl",
-    "gsm8k_dpo": "{}/preferences.jsonl", "digest_sft": "digest_drafts:64", "digest_rm": "digest_drafts:64",
-    "digest_ppo": "digest_drafts:64", "programs": "{}/mbpp.jsonl", "tldr_sft": "tldr:{}/tldr.jsonl",
-    "tldr_rm": "tldr:{}/tldr_comparisons.jsonl", "tldr_ppo": "tldr:{}/tldr.jsonl",
-}  # fmt: skip
+    "sft": "{}/demonstrations.jsonl",
+    "sort": "sort_digits:64",
+    "reward_model": "{}/preferences.jsonl",
+    "dpo": "{}/preferences.jsonl",
+    "rlhf": "{}/prompts.jsonl",
+    "rlvr": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_sft": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_grpo": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_rloo": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_dapo": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_ppo": "gsm8k:{}/gsm8k.jsonl",
+    "tools": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_tools_sft": "gsm8k_calculator:{}/gsm8k.jsonl",
+    "gsm8k_tools": "gsm8k:{}/gsm8k.jsonl",
+    "gsm8k_dpo": "{}/preferences.jsonl",
+    "digest_sft": "digest_drafts:64",
+    "digest_rm": "digest_drafts:64",
+    "digest_ppo": "digest_drafts:64",
+    "programs": "{}/mbpp.jsonl",
+    "tldr_sft": "tldr:{}/tldr.jsonl",
+    "tldr_rm": "tldr:{}/tldr_comparisons.jsonl",
+    "tldr_ppo": "tldr:{}/tldr.jsonl",
+}
 QUICKSTART = {
-    "quickstart_sft": "sort_up_to_four:16", "quickstart_control": "sort_up_to_four:16",
-    "quickstart_rlvr": "sort_long:16", "quickstart_demonstrations": "contrary:16",
-    "quickstart_reward_model": "contrary:16", "quickstart_ppo": "contrary:16",
-}  # fmt: skip
+    "quickstart_sft": "sort_up_to_four:16",
+    "quickstart_control": "sort_up_to_four:16",
+    "quickstart_rlvr": "sort_long:16",
+    "quickstart_demonstrations": "contrary:16",
+    "quickstart_reward_model": "contrary:16",
+    "quickstart_ppo": "contrary:16",
+}
 WITH_REWARD_MODEL = ("rlhf", "tldr_ppo", "quickstart_ppo", "digest_ppo")
 OURS = tuple(DATA)
 IN_ROUNDS = "rlhf_iterated"
@@ -60,12 +77,18 @@ def lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One file for each layout that a recipe names."""
     root = tmp_path_factory.mktemp("data")
-    lines(root / "demonstrations.jsonl", ({"prompt": f"{n} + 1 =", "completion": f"{n + 1}"} for n in range(8)))
+    lines(
+        root / "demonstrations.jsonl",
+        ({"prompt": f"{n} + 1 =", "completion": f"{n + 1}"} for n in range(8)),
+    )
     pairs = [{"prompt": f"{n} + 1 =", "chosen": f"{n + 1}", "rejected": f"{n}"} for n in range(8)]
     lines(root / "preferences.jsonl", pairs)
     lines(root / "prompts.jsonl", ({"prompt": f"{n} + 1 ="} for n in range(8)))
     asked = [
-        {"question": f"What is {n} and 1?", "answer": f"It is <<{n}+1={n + 1}>>{n + 1}.\n#### {n + 1}"}
+        {
+            "question": f"What is {n} and 1?",
+            "answer": f"It is <<{n}+1={n + 1}>>{n + 1}.\n#### {n + 1}",
+        }
         for n in range(8)
     ]
     lines(root / "gsm8k.jsonl", asked)
@@ -77,16 +100,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines(root / "mbpp.jsonl", tasks)
     post = {"subreddit": "AskReddit", "title": "A title", "post": "It rained.\nIt stopped."}
     posts = [{**post, "title": f"Title {n}"} for n in range(8)]
-    lines(root / "tldr.jsonl", ({**post, "summary": f"Rain, {n} days."} for n, post in enumerate(posts)))
+    lines(
+        root / "tldr.jsonl",
+        ({**post, "summary": f"Rain, {n} days."} for n, post in enumerate(posts)),
+    )
     choices = (
         {"info": post, "summaries": [{"text": f"Rain {n}."}, {"text": "Sun."}], "choice": 0}
         for n, post in enumerate(posts)
     )
     lines(root / "tldr_comparisons.jsonl", choices)
-    (root / "reward.py").write_text("def first(rollout): return float(rollout.turns[0].completion.tokens[0] % 2)\n")
+    (root / "reward.py").write_text(
+        "def first(rollout): return float(rollout.turns[0].completion.tokens[0] % 2)\n"
+    )
     judge = load(create(root / "start", seed=0), head="scalar", seed=0)
     judge.save(root / "judge_of_llama")
-    load(named(root / "digits", "digits", seed=0), head="scalar", seed=0).save(root / "judge_of_digits")
+    load(named(root / "digits", "digits", seed=0), head="scalar", seed=0).save(
+        root / "judge_of_digits"
+    )
     return root
 
 
@@ -124,7 +154,12 @@ def test_none_names_a_file_that_only_its_author_has() -> None:
         found += [recipe["data"].get(key) for key in ("train", "evaluate")]
         for each in [each for each in found if isinstance(each, str)]:
             place = parse_name(each).path
-            assert is_task(each) or each.endswith("%") or place.startswith("tiny:") or place.count("/") == 1, each
+            assert (
+                is_task(each)
+                or each.endswith("%")
+                or place.startswith("tiny:")
+                or place.count("/") == 1
+            ), each
             assert not place.startswith(("data/", "runs/", ".", "/")), f"{name}: {each}"
 
 
@@ -134,7 +169,9 @@ def test_model_and_data_are_all_that_it_needs(name: str, data: Path, tmp_path: P
     training = assemble(plan_of(name, two(name, data)), tmp_path)
     try:
         assert training.steps >= 1
-        assert bool(training.heldout or training.evaluate) == (read_recipe(name)["data"].get("evaluate") is not None)
+        assert bool(training.heldout or training.evaluate) == (
+            read_recipe(name)["data"].get("evaluate") is not None
+        )
         assert not [line for line in training.notes if "also trained on" in line]
     finally:
         training.close()
@@ -143,7 +180,10 @@ def test_model_and_data_are_all_that_it_needs(name: str, data: Path, tmp_path: P
 @pytest.mark.parametrize("name", [*OURS, *QUICKSTART])
 def test_its_evaluation_can_be_switched_off(name: str, data: Path) -> None:
     config = resolve(load_config(name, [*two(name, data), "data.evaluate=null"])).config
-    assert config.data.evaluate is None and not {"evaluate_every", "best_metric"} & config.run.model_fields_set
+    assert (
+        config.data.evaluate is None
+        and not {"evaluate_every", "best_metric"} & config.run.model_fields_set
+    )
 
 
 @pytest.mark.slow
@@ -171,7 +211,9 @@ def test_an_algorithm_by_its_name_takes_a_step(name: str, data: Path) -> None:
 def test_it_says_what_it_is_for(name: str) -> None:
     text = resources.files("ascent").joinpath("recipes", f"{name}.yaml").read_text()
     first, second = text.splitlines()[:2]
-    assert first.startswith("# ") and (first.endswith("No result measured yet.") or second.startswith("# Measured: "))
+    assert first.startswith("# ") and (
+        first.endswith("No result measured yet.") or second.startswith("# Measured: ")
+    )
     assert max(map(len, text.splitlines())) <= 130
 
 
@@ -179,7 +221,10 @@ def test_every_stage_of_the_rounds_resolves() -> None:
     """What they learn is measured by tests/end_to_end/test_rounds.py; only the first stage needs no other before it."""
     recipe = iterate_config(read_recipe(IN_ROUNDS), IN_ROUNDS)
     plans = [_plans(Folders(Path("folder"), recipe), number) for number in range(recipe.rounds + 1)]
-    assert [list(each) for each in plans] == [["sft"], *[["reward_model", "policy"]] * recipe.rounds]
+    assert [list(each) for each in plans] == [
+        ["sft"],
+        *[["reward_model", "policy"]] * recipe.rounds,
+    ]
 
 
 @pytest.mark.slow
@@ -220,11 +265,17 @@ def test_its_data_is_read_by_the_benchmarks_own_layout(recipe: str, kind: Any, d
     records = load_data(DATA[recipe].format(data), kind).records
     assert len(records) == 8
     if kind == "prompts" and recipe != "tldr_ppo":
-        assert records[3].answer == "4" and records[3].messages[0].content.startswith("What is 3 and 1?\n")
+        assert records[3].answer == "4" and records[3].messages[0].content.startswith(
+            "What is 3 and 1?\n"
+        )
     elif kind == "examples":
         question, answer = (each.content for each in records[0].messages)
-        assert (question.endswith("TL;DR:") and answer == " Rain, 0 days.") == (recipe == "tldr_sft")
-        assert (question.startswith("What is 0 and 1?\n") and answer == "It is 1.\n#### 1") == (recipe == "gsm8k_sft")
+        assert (question.endswith("TL;DR:") and answer == " Rain, 0 days.") == (
+            recipe == "tldr_sft"
+        )
+        assert (question.startswith("What is 0 and 1?\n") and answer == "It is 1.\n#### 1") == (
+            recipe == "gsm8k_sft"
+        )
 
 
 def test_the_hub_name_of_gsm8k_has_its_configuration() -> None:

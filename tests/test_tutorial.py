@@ -34,7 +34,12 @@ def words_of(line: str) -> list[str]:
 
 
 def test_every_page_has_commands() -> None:
-    assert {page for page, _ in COMMANDS} == {"first-run", "your-own-model", "your-own-preferences", "your-own-reward"}
+    assert {page for page, _ in COMMANDS} == {
+        "first-run",
+        "your-own-model",
+        "your-own-preferences",
+        "your-own-reward",
+    }
 
 
 @pytest.mark.parametrize(("page", "line"), EVERYWHERE)
@@ -45,11 +50,14 @@ def test_the_command_and_its_options_exist(page: str, line: str) -> None:
     assert result.exit_code == 0, result.output
     for word in words:
         if word.startswith("--"):
-            assert re.search(rf"{word}\b", result.output), f"{word} is no option of ascent {' '.join(command)}"
+            assert re.search(rf"{word}\b", result.output), (
+                f"{word} is no option of ascent {' '.join(command)}"
+            )
 
 
 @pytest.mark.parametrize(
-    ("page", "line"), [each for each in COMMANDS if re.match(r"(train|check|show config) [a-z_]+( |$)", each[1])]
+    ("page", "line"),
+    [each for each in COMMANDS if re.match(r"(train|check|show config) [a-z_]+( |$)", each[1])],
 )
 def test_what_is_set_on_a_shipped_recipe_resolves(page: str, line: str) -> None:
     words = words_of(line.removeprefix("show "))

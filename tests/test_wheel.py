@@ -26,7 +26,14 @@ def environment(tmp_path_factory):
     subprocess.run([*pip, *build], check=True, timeout=300)
     (wheel,) = wheels.glob("ascent_posttrain-*.whl")
     venv.create(folder, with_pip=False)
-    install = ["--python", str(folder / "bin/python"), "install", "--no-deps", "--no-index", str(wheel)]
+    install = [
+        "--python",
+        str(folder / "bin/python"),
+        "install",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run([*pip, *install], check=True, timeout=300)
     # A .pth file adds a folder to the path but does not follow the .pth files in it: an editable install stays hidden.
     (site_packages(folder) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -41,7 +48,9 @@ def site_packages(environment):
 def run(environment, cwd, program, *arguments):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [str(environment / "bin" / program), *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -74,13 +83,21 @@ def test_it_trains_samples_and_resumes(environment, tmp_path):
         "run.save_every=1",
         "update.warmup_steps=0",
     ]
-    sft = ["sft", *keys, "data.train=arithmetic:16", "data.evaluate=arithmetic@heldout:4", "run.steps=2"]
+    sft = [
+        "sft",
+        *keys,
+        "data.train=arithmetic:16",
+        "data.evaluate=arithmetic@heldout:4",
+        "run.steps=2",
+    ]
     run(environment, tmp_path, "ascent", "train", *sft, "--run", "runs/sft")
     assert "finished  step 2" in run(environment, tmp_path, "ascent", "runs", "runs")
     config = tmp_path / "runs/sft/config.yaml"
     config.write_text(config.read_text().replace("steps: 2", "steps: 3"))
     run(environment, tmp_path, "ascent", "resume", "runs/sft")
-    assert "-> " in run(environment, tmp_path, "ascent", "sample", "runs/sft", "1+1=", "--max-new-tokens", "3")
+    assert "-> " in run(
+        environment, tmp_path, "ascent", "sample", "runs/sft", "1+1=", "--max-new-tokens", "3"
+    )
     code = (
         "import ascent\n"
         "recipe = {'algorithm': 'grpo', 'model.policy': 'runs/sft', 'data.train': 'sort_digits:8',\n"

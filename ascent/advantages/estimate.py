@@ -29,7 +29,11 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    available: Mapping[str, Any], *, reward_shaping: Sequence[Cell], advantage: Cell, advantage_norm: Cell
+    available: Mapping[str, Any],
+    *,
+    reward_shaping: Sequence[Cell],
+    advantage: Cell,
+    advantage_norm: Cell,
 ) -> Estimate:
     """Advantages of a whole rollout batch. Needs at least rewards_B, loss_mask_T and segments in `available`."""
     known = dict(available)
@@ -63,7 +67,10 @@ def estimate(
         scaled = segments.broadcast(scaled)
     advantages_T = torch.where(valid_T, scaled, 0).detach()
     return Estimate(
-        advantages_T, returns_T, known["rewards_B"].detach(), _metrics(result, raw_B, advantages_T, valid_T)
+        advantages_T,
+        returns_T,
+        known["rewards_B"].detach(),
+        _metrics(result, raw_B, advantages_T, valid_T),
     )
 
 
@@ -90,12 +97,16 @@ def _place(known: Mapping[str, Any], raw_B: Tensor) -> Tensor:
     whole_T = on_last_token(torch.where(known["scored_B"], shaped_B, 0), loss_mask_T, segments)
     if "step_rewards_T" not in known:
         return whole_T
-    changed_T = on_last_token(torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments)
+    changed_T = on_last_token(
+        torch.where(known["scored_B"], shaped_B - raw_B, 0), loss_mask_T, segments
+    )
     stepwise_B = segments.sum(known["step_ends_T"]) > 0
     return torch.where(segments.broadcast(stepwise_B), known["step_rewards_T"] + changed_T, whole_T)
 
 
-def _metrics(result: Any, raw_B: Tensor, advantages_T: Tensor, valid_T: Tensor) -> dict[str, Accumulator]:
+def _metrics(
+    result: Any, raw_B: Tensor, advantages_T: Tensor, valid_T: Tensor
+) -> dict[str, Accumulator]:
     scored_B = scored(raw_B)
     return {
         **result.metrics,

@@ -37,13 +37,19 @@ def raw(rewards_B: Tensor) -> SequenceAdvantage:
 
 
 @checked
-def group_mean_baseline(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
+def group_mean_baseline(
+    rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False
+) -> SequenceAdvantage:
     """Reward minus the mean of its group (GRPO, Dr. GRPO)."""
-    return _minus_baseline(rewards_B, groups, groups.broadcast(groups.mean(rewards_B, scored(rewards_B))), lone_reward)
+    return _minus_baseline(
+        rewards_B, groups, groups.broadcast(groups.mean(rewards_B, scored(rewards_B))), lone_reward
+    )
 
 
 @checked
-def leave_one_out(rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False) -> SequenceAdvantage:
+def leave_one_out(
+    rewards_B: Tensor, groups: Groups, *, lone_reward: LoneReward = False
+) -> SequenceAdvantage:
     """Reward minus the mean of the OTHER members of its group (RLOO); G/(G-1) times `group_mean_baseline`."""
     inner = group_mean_baseline(rewards_B, groups, lone_reward=lone_reward)
     members_B = groups.broadcast(groups.sum(scored(rewards_B))).to(rewards_B.dtype)
@@ -60,7 +66,9 @@ def length_weighted(
     weights_B = torch.where(scored_B, lengths_B.to(rewards_B.dtype), 0)
     weighted_G = groups.sum(weights_B * torch.where(scored_B, rewards_B, 0))
     weight_G = groups.sum(weights_B)
-    baseline_G = torch.where(weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B))
+    baseline_G = torch.where(
+        weight_G > 0, weighted_G / weight_G.clamp(min=1), groups.mean(rewards_B, scored_B)
+    )
     return _minus_baseline(rewards_B, groups, groups.broadcast(baseline_G), lone_reward)
 
 
@@ -71,26 +79,39 @@ def best_of_group(rewards_B: Tensor, groups: Groups) -> SequenceAdvantage:
     """
     scored_B = scored(rewards_B)
     known_B = torch.where(scored_B, rewards_B, float("-inf"))
-    first_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, known_B, "amax")
+    first_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(
+        0, groups.ids_B, known_B, "amax"
+    )
     best_B = scored_B & (known_B == groups.broadcast(first_G))
     tied_G = groups.sum(best_B) > 1
     rest_B = torch.where(best_B, float("-inf"), known_B)
-    second_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, rest_B, "amax")
+    second_G = known_B.new_full((groups.count,), float("-inf")).scatter_reduce(
+        0, groups.ids_B, rest_B, "amax"
+    )
     baseline_G = torch.where(tied_G | torch.isinf(second_G), first_G, second_G)
-    inner = _minus_baseline(rewards_B, groups, groups.broadcast(torch.where(torch.isinf(baseline_G), 0, baseline_G)))
+    inner = _minus_baseline(
+        rewards_B, groups, groups.broadcast(torch.where(torch.isinf(baseline_G), 0, baseline_G))
+    )
     return SequenceAdvantage(torch.where(best_B, inner.advantages_B, 0), inner.metrics)
 
 
 @checked
 def success_scaled(
-    rewards_B: Tensor, groups: Groups, *, scale: Annotated[Positive, RARE] = 1.0, lone_reward: LoneReward = False
+    rewards_B: Tensor,
+    groups: Groups,
+    *,
+    scale: Annotated[Positive, RARE] = 1.0,
+    lone_reward: LoneReward = False,
 ) -> SequenceAdvantage:
     """Reward minus group mean, times (sequences / sequences with a reward other than 0) / scale (GPG).
 
     arXiv 2504.02546. One factor for the whole rollout batch: it undoes the shrinking of a step in which most groups
     earn nothing.
     """
-    inner, scored_B = group_mean_baseline(rewards_B, groups, lone_reward=lone_reward), scored(rewards_B)
+    inner, scored_B = (
+        group_mean_baseline(rewards_B, groups, lone_reward=lone_reward),
+        scored(rewards_B),
+    )
     earned = (scored_B & (rewards_B != 0)).sum().clamp(min=1)
     factor = scored_B.sum().to(rewards_B.dtype) / earned / scale
     return SequenceAdvantage(inner.advantages_B * factor, inner.metrics)
@@ -111,7 +132,9 @@ def optimal_values(rewards_B: Tensor, groups: Groups, *, beta: Positive = 0.5) -
     """
     scored_B = scored(rewards_B)
     scaled_B = torch.where(scored_B, rewards_B / beta, float("-inf"))
-    largest_G = scaled_B.new_full((groups.count,), float("-inf")).scatter_reduce(0, groups.ids_B, scaled_B, "amax")
+    largest_G = scaled_B.new_full((groups.count,), float("-inf")).scatter_reduce(
+        0, groups.ids_B, scaled_B, "amax"
+    )
     largest_G = torch.where(torch.isinf(largest_G), 0, largest_G)
     total_G = groups.sum(torch.where(scored_B, (scaled_B - groups.broadcast(largest_G)).exp(), 0))
     count_G = groups.sum(scored_B).to(total_G.dtype)
@@ -142,8 +165,12 @@ def against_opponent(
             "numbers between 0 and 1, such as the sigmoid of the difference of two scores"
         )
     lead_T = segments.broadcast(torch.where(scored_B, win_prob_B - 0.5, 0))
-    penalty_T = beta * (torch.where(loss_mask_T, old_logprobs_T, 0) - torch.where(loss_mask_T, ref_logprobs_T, 0))
-    return TokenAdvantage(torch.where(loss_mask_T, lead_T - penalty_T, 0).detach(), None, _failure_frac(scored_B))
+    penalty_T = beta * (
+        torch.where(loss_mask_T, old_logprobs_T, 0) - torch.where(loss_mask_T, ref_logprobs_T, 0)
+    )
+    return TokenAdvantage(
+        torch.where(loss_mask_T, lead_T - penalty_T, 0).detach(), None, _failure_frac(scored_B)
+    )
 
 
 def greedy_baseline(
@@ -181,7 +208,9 @@ def steps_to_go(
     std_T = by_step.broadcast(by_step.std(step_rewards_T, scored_T))
     normal_T = torch.where(scored_T & ~by_step.broadcast(flat_G), centered_T / (std_T + eps), 0)
     to_go_T = reward_to_go(normal_T.detach(), torch.ones_like(loss_mask_T), segments).advantages_T
-    return TokenAdvantage(torch.where(loss_mask_T, to_go_T, 0), None, {"reward/zero_std_frac": _fraction(flat_G)})
+    return TokenAdvantage(
+        torch.where(loss_mask_T, to_go_T, 0), None, {"reward/zero_std_frac": _fraction(flat_G)}
+    )
 
 
 @checked
@@ -206,7 +235,9 @@ def decoupled_parts(
     known_B = torch.zeros_like(total_B, dtype=torch.bool)
     for part_B, weight in zip(reward_components_BK.unbind(1), weights_K, strict=True):
         inner = group_mean_baseline(part_B, groups, lone_reward=lone_reward)
-        total_B = total_B + weight * inner.advantages_B / (groups.broadcast(deviation(part_B, groups)) + eps)
+        total_B = total_B + weight * inner.advantages_B / (
+            groups.broadcast(deviation(part_B, groups)) + eps
+        )
         known_B = known_B | scored(part_B)
     return SequenceAdvantage(total_B.detach(), _failure_frac(known_B))
 
@@ -234,7 +265,9 @@ def _minus_baseline(
 ) -> SequenceAdvantage:
     """Reward minus baseline, with the exact zeros of the module docstring."""
     if rewards_B.shape != groups.ids_B.shape:
-        raise ValueError(f"{rewards_B.numel()} rewards for {groups.ids_B.numel()} sequences; mismatched lengths")
+        raise ValueError(
+            f"{rewards_B.numel()} rewards for {groups.ids_B.numel()} sequences; mismatched lengths"
+        )
     scored_B = scored(rewards_B)
     alone_G = groups.sum(scored_B) < 2
     flat_G = groups.all_equal(rewards_B, scored_B)
@@ -263,7 +296,9 @@ def _part_weights(text: str, reward_components_BK: Tensor, given_BK: Tensor | No
         )
     if given_BK is not None and given_BK.numel() and not text:
         return [float(weight) for weight in given_BK[0]]
-    weights = [float(word) for word in text.split(",")] if text else [1.0] * reward_components_BK.shape[1]
+    weights = (
+        [float(word) for word in text.split(",")] if text else [1.0] * reward_components_BK.shape[1]
+    )
     if len(weights) != reward_components_BK.shape[1]:
         raise ValueError(
             f"part_weights={text!r} for {reward_components_BK.shape[1]} reward parts; give one number per part"

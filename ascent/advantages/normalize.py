@@ -37,7 +37,9 @@ def group_std(
     std_G = deviation(rewards_B, groups)
     if ddof == 0:
         count_G = groups.sum(scored(rewards_B)).to(std_G.dtype)
-        std_G = torch.where(count_G < 2, std_G, std_G * ((count_G - 1).clamp(min=0) / count_G.clamp(min=1)).sqrt())
+        std_G = torch.where(
+            count_G < 2, std_G, std_G * ((count_G - 1).clamp(min=0) / count_G.clamp(min=1)).sqrt()
+        )
     return advantages_B / (groups.broadcast(std_G) + eps)
 
 
@@ -48,14 +50,18 @@ def batch_std_raw(advantages_B: Tensor, rewards_B: Tensor, *, eps: Positive = EP
 
 
 @checked
-def batch_std_centered(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
+def batch_std_centered(
+    advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS
+) -> Tensor:
     """Divide by the std, over the batch, of rewards minus their group's mean, plus eps (LitePPO as we read it)."""
     centered_B = group_mean_baseline(rewards_B, groups).advantages_B
     return _divide(advantages_B, masked.variance(centered_B, scored(rewards_B)).sqrt(), eps)
 
 
 @checked
-def batch_rms_group(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS) -> Tensor:
+def batch_rms_group(
+    advantages_B: Tensor, rewards_B: Tensor, groups: Groups, *, eps: Positive = EPS
+) -> Tensor:
     """Divide by the root mean square of rewards about their group's mean, plus eps (AReaL)."""
     centered_B = group_mean_baseline(rewards_B, groups).advantages_B
     return _divide(advantages_B, masked.mean(centered_B**2, scored(rewards_B)).sqrt(), eps)
@@ -69,13 +75,17 @@ def batch_zscore(advantages_B: Tensor, scored_B: Tensor, *, eps: Positive = EPS)
 
 
 @checked
-def whiten_sequence(advantages_B: Tensor, scored_B: Tensor, *, eps: Positive = 1e-8, ddof: Ddof = 1) -> Tensor:
+def whiten_sequence(
+    advantages_B: Tensor, scored_B: Tensor, *, eps: Positive = 1e-8, ddof: Ddof = 1
+) -> Tensor:
     """Mean 0, variance 1 over sequences: a long answer counts as much as a short one."""
     return masked.whiten(advantages_B, scored_B, ddof=ddof, eps=eps)
 
 
 @checked
-def whiten_token(advantages_T: Tensor, loss_mask_T: Tensor, *, eps: Positive = 1e-8, ddof: Ddof = 1) -> Tensor:
+def whiten_token(
+    advantages_T: Tensor, loss_mask_T: Tensor, *, eps: Positive = 1e-8, ddof: Ddof = 1
+) -> Tensor:
     """Mean 0, variance 1 over trained tokens (PPO, REINFORCE++): long answers dominate the statistics."""
     return masked.whiten(advantages_T, loss_mask_T, ddof=ddof, eps=eps)
 
@@ -93,7 +103,9 @@ def plus_teacher(
 
     Advantage .5, teacher .2 nats above, coefficient .3: .56.
     """
-    gap_T = masked.kept(teacher_logprobs_T.detach(), loss_mask_T) - masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    gap_T = masked.kept(teacher_logprobs_T.detach(), loss_mask_T) - masked.kept(
+        old_logprobs_T.detach(), loss_mask_T
+    )
     return advantages_T + coefficient * gap_T
 
 

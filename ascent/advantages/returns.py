@@ -28,12 +28,20 @@ class PolicyTokens:
     """The rewards of the policy's own tokens (axis S), and the way back to the flat axis."""
 
     def __init__(
-        self, rewards_T: Tensor, loss_mask_T: Tensor, segments: Segments, bootstrap_B: Tensor | None = None
+        self,
+        rewards_T: Tensor,
+        loss_mask_T: Tensor,
+        segments: Segments,
+        bootstrap_B: Tensor | None = None,
     ) -> None:
         segments.check(loss_mask_T)
         self.loss_mask_T, self.bootstrap_B = loss_mask_T, bootstrap_B
         self.whole = bool(loss_mask_T.all())
-        self.index_S = loss_mask_T.new_zeros(0, dtype=torch.int64) if self.whole else loss_mask_T.nonzero().squeeze(1)
+        self.index_S = (
+            loss_mask_T.new_zeros(0, dtype=torch.int64)
+            if self.whole
+            else loss_mask_T.nonzero().squeeze(1)
+        )
         self.segments = segments if self.whole else segments.select(loss_mask_T)
         self.rewards_S = self.select(rewards_T)
 
@@ -59,7 +67,9 @@ class PolicyTokens:
         return reverse_scan(rewards_S, gamma, self.segments)
 
     def advantage(self, advantages_S: Tensor, returns_S: Tensor | None = None) -> TokenAdvantage:
-        return TokenAdvantage(self.flat(advantages_S), None if returns_S is None else self.flat(returns_S), {})
+        return TokenAdvantage(
+            self.flat(advantages_S), None if returns_S is None else self.flat(returns_S), {}
+        )
 
 
 class ValuedTokens(PolicyTokens):
@@ -99,7 +109,9 @@ def whole_return(
     """Every token gets the return of its whole sequence: the basic policy gradient, without causality."""
     tokens = PolicyTokens(rewards_T, loss_mask_T, segments)
     returns_S, ids_S = tokens.returns(gamma), tokens.segments.ids_T
-    first_S = torch.cat([ids_S.new_ones(1, dtype=torch.bool), ids_S.diff() > 0])[: returns_S.numel()]
+    first_S = torch.cat([ids_S.new_ones(1, dtype=torch.bool), ids_S.diff() > 0])[
+        : returns_S.numel()
+    ]
     whole_B = tokens.segments.sum(torch.where(first_S, returns_S, 0))
     return tokens.advantage(tokens.segments.broadcast(whole_B))
 
@@ -147,16 +159,26 @@ def gae(tokens: ValuedTokens, *, gamma: Fraction = 1.0, lam: Fraction = 0.95) ->
 @checked
 @from_inputs(ValuedTokens)
 def decoupled_gae(
-    tokens: ValuedTokens, *, gamma: Fraction = 1.0, policy_lam: Fraction = 0.95, critic_lam: Fraction = 1.0
+    tokens: ValuedTokens,
+    *,
+    gamma: Fraction = 1.0,
+    policy_lam: Fraction = 0.95,
+    critic_lam: Fraction = 1.0,
 ) -> TokenAdvantage:
     """GAE with one lam for the policy's advantages and another for the critic's targets (VC-PPO, VAPO)."""
-    return tokens.advantage(tokens.gae(gamma, policy_lam), tokens.gae(gamma, critic_lam) + tokens.values_S)
+    return tokens.advantage(
+        tokens.gae(gamma, policy_lam), tokens.gae(gamma, critic_lam) + tokens.values_S
+    )
 
 
 @checked
 @from_inputs(ValuedTokens)
 def length_adaptive_gae(
-    tokens: ValuedTokens, *, gamma: Fraction = 1.0, alpha: Positive = 0.05, critic_lam: Fraction = 1.0
+    tokens: ValuedTokens,
+    *,
+    gamma: Fraction = 1.0,
+    alpha: Positive = 0.05,
+    critic_lam: Fraction = 1.0,
 ) -> TokenAdvantage:
     """Decoupled GAE whose policy lam grows with length n: 1 - 1 / (alpha n), kept in [0, 1] (VAPO).
 
@@ -164,4 +186,6 @@ def length_adaptive_gae(
     """
     lengths_B = tokens.segments.lengths_B.clamp(min=1).to(tokens.values_S.dtype)
     lam_S = tokens.segments.broadcast((1 - 1 / (alpha * lengths_B)).clamp(0, 1))
-    return tokens.advantage(tokens.gae(gamma, lam_S), tokens.gae(gamma, critic_lam) + tokens.values_S)
+    return tokens.advantage(
+        tokens.gae(gamma, lam_S), tokens.gae(gamma, critic_lam) + tokens.values_S
+    )

@@ -38,7 +38,12 @@ def eos_scale(rewards_B: Tensor, truncated_B: Tensor, *, factor: Fraction = 0.5)
 @checked
 @ordered("cache", "max_length")
 def soft_overlong(
-    rewards_B: Tensor, lengths_B: Tensor, *, max_length: Count, cache: Count, penalty: Positive = 1.0
+    rewards_B: Tensor,
+    lengths_B: Tensor,
+    *,
+    max_length: Count,
+    cache: Count,
+    penalty: Positive = 1.0,
 ) -> Tensor:
     """DAPO's overlong punishment: 0 up to max_length - cache, then linearly down to -penalty at max_length and beyond.
 
@@ -57,7 +62,9 @@ def clip(rewards_B: Tensor, *, low: float, high: float) -> Tensor:
 
 
 @checked
-def kl_penalty(old_logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, beta: NonNegative) -> Tensor:
+def kl_penalty(
+    old_logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, beta: NonNegative
+) -> Tensor:
     """-beta (log pi_old - log pi_ref) at every trained token: KL in the reward, estimator k1, fixed at rollout."""
     return -beta * masked.kept(old_logprobs_T - ref_logprobs_T, loss_mask_T).detach()
 

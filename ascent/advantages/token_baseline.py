@@ -62,7 +62,9 @@ def optimal_token_baseline(
     baseline_T = slots.broadcast(top_S / (slots.sum(torch.where(loss_mask_T, weight_T, 0)) + eps))
     members_G = groups.sum(lengths_B > 0)
     if lone_tail:
-        baseline_T = torch.where(position_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T)
+        baseline_T = torch.where(
+            position_T >= segments.broadcast(_tail(lengths_B, groups)), 0, baseline_T
+        )
     alone_G = members_G < 2
     tokens = groups.gather(segments.ids_T)
     flat_G = tokens.all_equal(to_go_T, loss_mask_T)
@@ -80,16 +82,18 @@ def _energy(
     corrected: bool,
 ) -> Tensor:
     old_logprobs_T = torch.where(loss_mask_T, old_logprobs_T.detach(), 0)
-    energy_T = 1 - 2 * old_logprobs_T.exp() + torch.where(loss_mask_T, log_collision_T.detach(), 0).exp()
+    energy_T = (
+        1 - 2 * old_logprobs_T.exp() + torch.where(loss_mask_T, log_collision_T.detach(), 0).exp()
+    )
     if corrected:
         if sampler_logprobs_T is None:
             raise ValueError(
                 "optimal_token_baseline: corrected=True needs the sampler's log-probs (sampler_logprobs_T)"
             )
         # As in `losses.rollout_correction`: 1 where the sampler gave none, its log clamped against overflow.
-        log_T = torch.where(loss_mask_T & ~sampler_logprobs_T.isnan(), old_logprobs_T - sampler_logprobs_T, 0).clamp(
-            -GUARD, GUARD
-        )
+        log_T = torch.where(
+            loss_mask_T & ~sampler_logprobs_T.isnan(), old_logprobs_T - sampler_logprobs_T, 0
+        ).clamp(-GUARD, GUARD)
         energy_T = energy_T * torch.exp(2 * log_T)
     return torch.where(loss_mask_T, energy_T, 0)
 

@@ -7,7 +7,14 @@ from ascent.algorithms.row import SLOTS, VOCABULARY, Row
 
 TABLE: dict[str, Row] = {
     row.name: row
-    for row in (*grpo.ROWS, *grpo_variants.ROWS, *ppo.ROWS, *offline.ROWS, *dpo_variants.ROWS, *distillation.ROWS)
+    for row in (
+        *grpo.ROWS,
+        *grpo_variants.ROWS,
+        *ppo.ROWS,
+        *offline.ROWS,
+        *dpo_variants.ROWS,
+        *distillation.ROWS,
+    )
 }
 # The two rows we recommend come first.
 TABLE = {name: TABLE[name] for name in ("rlvr", "rlhf", *TABLE)}

@@ -15,7 +15,9 @@ DFT = replace(
     paper="arXiv 2508.05629",
     formula="L = -token mean of sg(pi) * log pi",
     origin="paper; lr 2e-5 as sft",
-    pitfalls=("From random weights every probability is tiny and nothing moves: start from a pretrained model.",),
+    pitfalls=(
+        "From random weights every probability is tiny and nothing moves: start from a pretrained model.",
+    ),
     token_weights=(cell(token_weights.probability),),
 )
 

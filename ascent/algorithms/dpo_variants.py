@@ -26,7 +26,9 @@ ROBUST_DPO = replace(
     paper="arXiv 2403.00409",
     formula="L = mean over pairs of [(1 - e) l(z) - e l(-z)] / (1 - 2 e), l = -log sigmoid, z = beta h",
     origin="beta .1; label_smoothing .1 as in the paper's noise of one label in ten",
-    pitfalls=("The loss may be negative, and its gradient grows by 1 / (1 - 2 e): set e to what you believe.",),
+    pitfalls=(
+        "The loss may be negative, and its gradient grows by 1 / (1 - 2 e): set e to what you believe.",
+    ),
     loss=cell(preferences.robust, beta=0.1, label_smoothing=0.1),
 )
 
@@ -84,7 +86,9 @@ SPPO = replace(
     paper="arXiv 2405.00675",
     formula="L = (u_w - 1/(2 beta))^2 + (u_l + 1/(2 beta))^2",
     origin="beta .1 as TRL's sppo_hard; the paper's eta = 1 / beta is 1000",
-    pitfalls=("Log-ratios are sums: with beta .1 each response is pulled to +-5 nats whatever its length.",),
+    pitfalls=(
+        "Log-ratios are sums: with beta .1 each response is pulled to +-5 nats whatever its length.",
+    ),
     loss=cell(pointwise.sppo, beta=0.1),
 )
 
@@ -95,7 +99,9 @@ APO_ZERO = replace(
     paper="arXiv 2408.06266",
     formula="L = 1 - sigmoid(beta u_w) + sigmoid(beta u_l)",
     origin="beta .1",
-    pitfalls=("For data better than the model. The loss is bounded: gradients vanish far from the reference.",),
+    pitfalls=(
+        "For data better than the model. The loss is bounded: gradients vanish far from the reference.",
+    ),
     loss=cell(pointwise.apo_zero, beta=0.1),
 )
 
@@ -115,7 +121,9 @@ APO_ZERO_UNPAIRED = replace(
     paper="arXiv 2408.06266",
     formula="L = 1 - sigmoid(beta u) if desirable, sigmoid(beta u) if not",
     origin="beta .1",
-    pitfalls=("No mismatched completions are needed, and none correct for a policy that has drifted as a whole.",),
+    pitfalls=(
+        "No mismatched completions are needed, and none correct for a policy that has drifted as a whole.",
+    ),
     loss=cell(kto_bco.apo_zero_unpaired, beta=0.1),
 )
 
@@ -135,7 +143,9 @@ AOT_UNPAIRED = replace(
     name="aot_unpaired",
     title="AOT without pairing: good log-ratios above bad ones, rank by rank",
     formula="sort the step's chosen and rejected log-ratios, apart; L = mean of -log sigmoid(beta (w_k - l_k))",
-    pitfalls=("Chosen and rejected responses may come from different prompts; easy prompts then dominate the ranks.",),
+    pitfalls=(
+        "Chosen and rejected responses may come from different prompts; easy prompts then dominate the ranks.",
+    ),
     loss=cell(optimal_transport.aot_unpaired, beta=0.1),
 )
 
@@ -184,7 +194,9 @@ F_DPO = replace(
     paper="arXiv 2309.16240",
     formula="L = -log sigmoid(beta (phi(u_w) - phi(u_l))), phi = log 2 + log sigmoid(u) (Jensen-Shannon)",
     origin="Jensen-Shannon, the paper's best trade-off; beta .1. cells.loss.divergence: forward_kl and alpha too",
-    pitfalls=("forward_kl has e^-u of a whole response: it overflows where the policy has left the rejected one.",),
+    pitfalls=(
+        "forward_kl has e^-u of a whole response: it overflows where the policy has left the rejected one.",
+    ),
     loss=cell(preferences.dpo, beta=0.1, divergence="jensen_shannon"),
 )
 
@@ -262,7 +274,9 @@ CPO_SIMPO = replace(
     paper="arXiv 2401.08417 and 2405.14734",
     formula="L = simpo + NLL of the chosen responses",
     origin="beta 2.5, margin 1.375 as simpo; NLL weight 1 as cpo",
-    pitfalls=("The NLL is a token mean of the step, simpo's loss a mean over pairs: their ratio is the batch's.",),
+    pitfalls=(
+        "The NLL is a token mean of the step, simpo's loss a mean over pairs: their ratio is the batch's.",
+    ),
     extra_losses=(cell(supervised.chosen_nll),),
 )
 
@@ -273,7 +287,9 @@ ALPHAPO = replace(
     paper="arXiv 2501.03884",
     formula="r = (1 - e^(-alpha a)) / alpha of the mean log-prob a; L = -log sigmoid(beta (r_w - r_l) - margin)",
     origin="alpha .25, beta 2.5, margin .3: a point of the paper's grid",
-    pitfalls=("e^(-alpha a) grows with unlikely responses: one of mean log-prob -20 has r = -590 at alpha .25.",),
+    pitfalls=(
+        "e^(-alpha a) grows with unlikely responses: one of mean log-prob -20 has r = -590 at alpha .25.",
+    ),
     loss=cell(preferences.alphapo, beta=2.5, margin=0.3, alpha=0.25),
 )
 
@@ -290,6 +306,27 @@ TPO = replace(
 )
 
 ROWS = (
-    ROBUST_DPO, EXO, NCA, BCO_PAIR, BCO, SPPO, APO_ZERO, APO_DOWN, APO_ZERO_UNPAIRED, AOT, AOT_UNPAIRED, DISCOPOP,
-    DPO_NORM, SLIC, F_DPO, LD_DPO, WPO, MPO, ONLINE_DPO, XPO, CPO_SIMPO, ALPHAPO, TPO,
-)  # fmt: skip
+    ROBUST_DPO,
+    EXO,
+    NCA,
+    BCO_PAIR,
+    BCO,
+    SPPO,
+    APO_ZERO,
+    APO_DOWN,
+    APO_ZERO_UNPAIRED,
+    AOT,
+    AOT_UNPAIRED,
+    DISCOPOP,
+    DPO_NORM,
+    SLIC,
+    F_DPO,
+    LD_DPO,
+    WPO,
+    MPO,
+    ONLINE_DPO,
+    XPO,
+    CPO_SIMPO,
+    ALPHAPO,
+    TPO,
+)

@@ -29,7 +29,12 @@ GRPO = Row(
     aggregation=cell(aggregation.sequence_mean_token_mean),
     kl=cell(kl.k3, weight=0.04),
     kl_controller=cell(kl_controllers.fixed),
-    defaults={"rollouts.group_size": 64, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 64,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 NO_KL = replace(GRPO, kl=None, kl_controller=None)
@@ -41,12 +46,19 @@ RLVR = replace(
     paper="ours; docs/decisions/0008",
     formula="A = (R - group mean) / batch std of that; clip .2/.28; token mean; no KL; groups without signal dropped",
     origin="ours: the center of Dr. GRPO and LitePPO, the asymmetric clip and token mean of DAPO",
-    pitfalls=("Set rollout_correction: token_truncate (cap 2) when the sampler is another engine than the trainer.",),
+    pitfalls=(
+        "Set rollout_correction: token_truncate (cap 2) when the sampler is another engine than the trainer.",
+    ),
     advantage_norm=cell(normalize.batch_std_centered),
     filter=(cell(filters.nonzero_variance),),
     policy_loss=cell(policy_losses.clip, low=0.2, high=0.28),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 GRPO_R1 = replace(
@@ -56,7 +68,9 @@ GRPO_R1 = replace(
     paper="arXiv 2501.12948",
     formula="as grpo, with a clip so wide (10) that it hardly acts, KL .001, group 16, 16 minibatches per rollout",
     origin="R1: KL .001, clip 10, group 16, 8192 outputs in 16 minibatches; lr 3e-6 from memory, unconfirmed",
-    pitfalls=("A clip radius of 10 leaves only the upper side for A > 0: the KL term carries the stability.",),
+    pitfalls=(
+        "A clip radius of 10 leaves only the upper side for A > 0: the KL term carries the stability.",
+    ),
     policy_loss=cell(policy_losses.clip, low=10.0, high=10.0),
     kl=cell(kl.k3, weight=0.001),
     defaults={
@@ -75,7 +89,9 @@ GRPO_PROCESS = replace(
     paper="arXiv 2402.03300, section 4.1.3",
     formula="z-score all step rewards of the group together; A of a token = sum of those at or after it; loss as grpo",
     origin="as grpo",
-    pitfalls=("Statistics run over the group's steps, not over one completion's; tokens after the last step get 0.",),
+    pitfalls=(
+        "Statistics run over the group's steps, not over one completion's; tokens after the last step get 0.",
+    ),
     advantage=cell(group_baselines.steps_to_go, eps=1e-4),
     advantage_norm=cell(normalize.none),
 )
@@ -139,10 +155,17 @@ LITE_PPO = replace(
     paper="arXiv 2508.08221",
     formula="A = (R - group mean) / batch std; clip .2; token mean; no KL",
     origin="paper: group 8; the std is of the centered rewards (peers use the raw ones)",
-    pitfalls=("Three different numbers are called 'batch std': .5175, .5 and .4677 on the same eight rewards.",),
+    pitfalls=(
+        "Three different numbers are called 'batch std': .5175, .5 and .4677 on the same eight rewards.",
+    ),
     advantage_norm=cell(normalize.batch_std_centered),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 8,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 GSPO = replace(
@@ -158,7 +181,12 @@ GSPO = replace(
     ),
     ratio=cell(ratios.sequence_geometric),
     policy_loss=cell(policy_losses.clip, low=3e-4, high=4e-4),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 4,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 GSPO_TOKEN = replace(
@@ -168,7 +196,9 @@ GSPO_TOKEN = replace(
     paper="arXiv 2507.18071, section 4.3",
     formula="s_t = sg(s) * pi_t / sg(pi_t); as gspo, but advantages may differ between tokens",
     origin="as gspo",
-    pitfalls=("Equal to gspo, in value and gradient, while the advantage is the same on every token.",),
+    pitfalls=(
+        "Equal to gspo, in value and gradient, while the advantage is the same on every token.",
+    ),
     ratio=cell(ratios.sequence_geometric_token),
 )
 
@@ -179,10 +209,17 @@ CISPO = replace(
     paper="arXiv 2506.13585 (MiniMax-M1)",
     formula="L = -token mean of sg(min(ratio, cap)) * A * log pi",
     origin="cap 5 as in ScaleRL, no floor; group 16 is ours",
-    pitfalls=("cap is a ratio. Where peers read it as a radius, .2 silently divides every gradient by five.",),
+    pitfalls=(
+        "cap is a ratio. Where peers read it as a radius, .2 silently divides every gradient by five.",
+    ),
     policy_loss=cell(policy_losses.cispo, floor=0.0, cap=5.0),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 SCALE_RL = replace(
@@ -209,7 +246,12 @@ SAPO = replace(
         "The soft clip's value at ratio 1 is 2/tau, so the loss value has an offset: read the gradient norm instead.",
     ),
     policy_loss=cell(policy_losses.sapo, tau_positive=1.0, tau_negative=1.05),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 4,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 GMPO = replace(
@@ -221,7 +263,12 @@ GMPO = replace(
     origin="paper: .4 in log space (ratios .67 to 1.49); group 16 is ours",
     pitfalls=("The clip comes before the mean (after it would be GSPO), and in log space.",),
     policy_loss=cell(policy_losses.gmpo, low=0.4, high=0.4),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 4, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 4,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 GDPO = replace(
@@ -231,11 +278,18 @@ GDPO = replace(
     paper="arXiv 2601.05242",
     formula="z-score each reward part in its group, add them (weighted), z-score the sum over the batch's sequences",
     origin="authors' TRL fork: eps 1e-4, whitening over sequences (their verl fork whitens over tokens)",
-    pitfalls=("A component that hardly varies is scaled up like any other: make easy rewards depend on the hard one.",),
+    pitfalls=(
+        "A component that hardly varies is scaled up like any other: make easy rewards depend on the hard one.",
+    ),
     advantage=cell(group_baselines.decoupled_parts, eps=1e-4),
     advantage_norm=cell(normalize.batch_zscore, eps=1e-4),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 16,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 RLOO = replace(
@@ -256,7 +310,12 @@ RLOO = replace(
     ratio=cell(ratios.none),
     policy_loss=cell(policy_losses.plain),
     aggregation=cell(aggregation.sequence_mean_token_sum),
-    defaults={"rollouts.group_size": 4, "update.epochs": 1, "update.minibatches": 2, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 4,
+        "update.epochs": 1,
+        "update.minibatches": 2,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 OPO = replace(
@@ -271,7 +330,12 @@ OPO = replace(
     kl_controller=None,
     advantage=cell(group_baselines.length_weighted),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 8,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 REMAX = replace(
@@ -281,11 +345,18 @@ REMAX = replace(
     paper="arXiv 2310.10505",
     formula="A_t = reward to go (KL included) - score of one greedy completion; L = -token mean of A * log pi",
     origin="paper for the estimator; beta .05 is our RLHF default",
-    pitfalls=("One greedy rollout more per prompt, from the current policy: a stale one is a wrong baseline.",),
+    pitfalls=(
+        "One greedy rollout more per prompt, from the current policy: a stale one is a wrong baseline.",
+    ),
     reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.05),),
     advantage=cell(group_baselines.greedy_baseline),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 1,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 REINFORCE_PP = replace(
@@ -301,7 +372,12 @@ REINFORCE_PP = replace(
     advantage=cell(returns.reward_to_go),
     advantage_norm=cell(normalize.whiten_token),
     aggregation=cell(aggregation.token_mean),
-    defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 1,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 REINFORCE_PP_BASELINE = replace(
@@ -315,10 +391,32 @@ REINFORCE_PP_BASELINE = replace(
     reward_shaping=(),
     advantage=cell(group_baselines.group_mean_baseline),
     kl=cell(kl.k2, weight=1e-5),
-    defaults={"rollouts.group_size": 8, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6},
+    defaults={
+        "rollouts.group_size": 8,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 1e-6,
+    },
 )
 
 ROWS = (
-    RLVR, RLOO, REMAX, REINFORCE_PP, REINFORCE_PP_BASELINE, GRPO, GRPO_R1, GRPO_PROCESS, DR_GRPO, DAPO, LITE_PPO, GSPO,
-    GSPO_TOKEN, CISPO, SAPO, GDPO, OPO, GMPO, SCALE_RL,
-)  # fmt: skip
+    RLVR,
+    RLOO,
+    REMAX,
+    REINFORCE_PP,
+    REINFORCE_PP_BASELINE,
+    GRPO,
+    GRPO_R1,
+    GRPO_PROCESS,
+    DR_GRPO,
+    DAPO,
+    LITE_PPO,
+    GSPO,
+    GSPO_TOKEN,
+    CISPO,
+    SAPO,
+    GDPO,
+    OPO,
+    GMPO,
+    SCALE_RL,
+)

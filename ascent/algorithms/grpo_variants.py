@@ -21,7 +21,12 @@ from ascent.losses import (
     token_weights,
 )
 
-ONE_UPDATE = {"rollouts.group_size": 16, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 1e-6}
+ONE_UPDATE = {
+    "rollouts.group_size": 16,
+    "update.epochs": 1,
+    "update.minibatches": 1,
+    "update.learning_rate": 1e-6,
+}
 FOUR_UPDATES = {**ONE_UPDATE, "update.minibatches": 4}
 
 VESPO = replace(
@@ -45,7 +50,9 @@ LUSPO = replace(
     paper="arXiv 2602.05261",
     formula="as gspo, summed over a sequence's tokens instead of averaged",
     origin="TRL's form; clip as gspo",
-    pitfalls=("Undoes GSPO's preference for short answers; the loss grows with length, so lower the learning rate.",),
+    pitfalls=(
+        "Undoes GSPO's preference for short answers; the loss grows with length, so lower the learning rate.",
+    ),
     aggregation=cell(aggregation.sequence_mean_token_sum),
 )
 
@@ -56,7 +63,9 @@ DPPO_TV = replace(
     paper="arXiv 2602.04879",
     formula="L = -token mean of sg(min(ratio, 20)) * A * log pi, dropped where pi moved more than .2 the way A favours",
     origin="verl: radius .2 in probability, cap 20; group 16 is ours",
-    pitfalls=("low and high are differences of probabilities: a clip of .28 here is a much wider door.",),
+    pitfalls=(
+        "low and high are differences of probabilities: a clip of .28 here is a much wider door.",
+    ),
     policy_loss=cell(policy_losses.dppo_tv, low=0.2, high=0.2, cap=20.0),
     aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
@@ -93,7 +102,9 @@ CLIP_COV = replace(
     paper="arXiv 2505.22617",
     formula="PPO's clip; a random 2e-4 of the step's tokens, among those with covariance in (1, 5), get no gradient",
     origin="paper and verl: share 2e-4, band 1 to 5, clip .2",
-    pitfalls=("Covariances and the choice belong to the whole step, so each step costs one more forward.",),
+    pitfalls=(
+        "Covariances and the choice belong to the whole step, so each step costs one more forward.",
+    ),
     policy_loss=cell(covariance.clip_cov),
     aggregation=cell(aggregation.token_mean),
     defaults=FOUR_UPDATES,
@@ -168,7 +179,9 @@ SKYWORK_OR1 = replace(
     paper="arXiv 2505.22312",
     formula="clip .2, token mean; minus c * entropy, c up by .005 after a step at or below .2 nats, else down",
     origin="TRL: target .2, change .005, range 0 to 1",
-    pitfalls=("The coefficient is carried from step to step; it is 0 while the step before was above the target.",),
+    pitfalls=(
+        "The coefficient is carried from step to step; it is 0 while the step before was above the target.",
+    ),
     aggregation=cell(aggregation.token_mean),
     entropy_bonus=cell(entropy.adaptive_bonus),
     defaults=ONE_UPDATE,
@@ -222,7 +235,9 @@ OPTIMAL_BASELINE = replace(
     paper="as in verl 0.9.1; Greensmith et al., 2004",
     formula="A_t = reward to go - group mean of it at position t, weighted by accumulated 1 - 2 pi + sum_v pi(v)^2",
     origin="verl: lone tails without baseline; group 16 is ours",
-    pitfalls=("Where only the longest member is left it has no baseline: its whole reward to go is its advantage.",),
+    pitfalls=(
+        "Where only the longest member is left it has no baseline: its whole reward to go is its advantage.",
+    ),
     advantage=cell(token_baseline.optimal_token_baseline),
     advantage_norm=cell(normalize.none),
     aggregation=cell(aggregation.token_mean),
@@ -245,7 +260,12 @@ NASH_MD = replace(
     ratio=cell(ratios.none),
     policy_loss=cell(policy_losses.plain),
     aggregation=cell(aggregation.sequence_mean_token_sum),
-    defaults={"rollouts.group_size": 1, "update.epochs": 1, "update.minibatches": 1, "update.learning_rate": 5e-7},
+    defaults={
+        "rollouts.group_size": 1,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": 5e-7,
+    },
 )
 
 A2PO = replace(
@@ -255,7 +275,9 @@ A2PO = replace(
     paper="arXiv 2505.20686",
     formula="L = mean of (.001 * log(pi / ref) of the sequence - (R - V*))^2, V* = .5 log mean e^(R / .5) under ref",
     origin="TRL: beta 1e-3 in the loss, .5 in V*, one sample per prompt",
-    pitfalls=("V* is estimated before training, from the reference's own samples (group_baselines.optimal_values).",),
+    pitfalls=(
+        "V* is estimated before training, from the reference's own samples (group_baselines.optimal_values).",
+    ),
     advantage=cell(group_baselines.against_optimum),
     policy_loss=cell(sequence_policy_losses.regression, beta=1e-3),
     aggregation=cell(aggregation.sequence_mean_token_mean),
@@ -268,7 +290,9 @@ RLSD = replace(
     paper="as in ms-swift 4.6.0",
     formula="as grpo's loss, each token times .5 + .5 e^(sign(A) (log teacher - log pi)), clamped to .8 to 1.2",
     origin="ms-swift: mix .5, radius .2",
-    pitfalls=("The teacher only shifts weight between tokens; the sign of the advantage is the reward's.",),
+    pitfalls=(
+        "The teacher only shifts weight between tokens; the sign of the advantage is the reward's.",
+    ),
     token_weights=(cell(token_weights.teacher_agreement, mix=0.5, radius=0.2),),
     defaults=ONE_UPDATE,
 )
@@ -289,6 +313,24 @@ REJECTION = replace(
 )
 
 ROWS = (
-    VESPO, LUSPO, DPPO_TV, DPPO_KL, DRO, CLIP_COV, KL_COV, GPG, INTELLECT_2, GRPO_V32, HIGH_ENTROPY, SKYWORK_OR1, FIPO,
-    REAL, GRPO_PASSK, OPTIMAL_BASELINE, NASH_MD, A2PO, RLSD, REJECTION,
-)  # fmt: skip
+    VESPO,
+    LUSPO,
+    DPPO_TV,
+    DPPO_KL,
+    DRO,
+    CLIP_COV,
+    KL_COV,
+    GPG,
+    INTELLECT_2,
+    GRPO_V32,
+    HIGH_ENTROPY,
+    SKYWORK_OR1,
+    FIPO,
+    REAL,
+    GRPO_PASSK,
+    OPTIMAL_BASELINE,
+    NASH_MD,
+    A2PO,
+    RLSD,
+    REJECTION,
+)

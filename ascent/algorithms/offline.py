@@ -57,7 +57,9 @@ REWARD_MODEL_LISTWISE = replace(
     paper="Plackett, 1975; Luce, 1959",
     formula="L = mean over prompts of sum over places k of logsumexp(scores from place k on) - score at place k",
     origin="as reward_model_kwise",
-    pitfalls=("Needs a strict order: of tied responses the first is used; how many are left out is said.",),
+    pitfalls=(
+        "Needs a strict order: of tied responses the first is used; how many are left out is said.",
+    ),
     loss=cell(ranking.plackett_luce),
 )
 
@@ -83,7 +85,9 @@ IPO = replace(
     paper="arXiv 2310.12036",
     formula="L = mean over pairs of (mean-token u_chosen - mean-token u_rejected - 1/(2 beta))^2",
     origin="beta .1; per-token means, as the authors advised (ipo_sum is the other form)",
-    pitfalls=("On the same pair and beta the two forms give 20.7 and 4.0: beta does not carry over.",),
+    pitfalls=(
+        "On the same pair and beta the two forms give 20.7 and 4.0: beta does not carry over.",
+    ),
     loss=cell(preferences.ipo_mean, beta=0.1),
 )
 
@@ -121,7 +125,9 @@ SIMPO = Row(
     paper="arXiv 2405.14734",
     formula="L = -mean over pairs of log sigmoid(beta (mean log pi_chosen - mean log pi_rejected) - margin)",
     origin="authors' configs: beta 2.5, margin 1.375 (= .55 * beta), lr 1e-6",
-    pitfalls=("margin is gamma itself; their config file takes gamma / beta: copying .55 here is a 2.5x error.",),
+    pitfalls=(
+        "margin is gamma itself; their config file takes gamma / beta: copying .55 here is a 2.5x error.",
+    ),
     source="pairs",
     loss=cell(preferences.simpo, beta=2.5, margin=1.375),
     defaults={"update.learning_rate": 1e-6},
@@ -139,4 +145,15 @@ CPO = replace(
     extra_losses=(cell(supervised.chosen_nll),),
 )
 
-ROWS = (SFT, REWARD_MODEL, REWARD_MODEL_KWISE, REWARD_MODEL_LISTWISE, DPO, IPO, KTO, ORPO, SIMPO, CPO)
+ROWS = (
+    SFT,
+    REWARD_MODEL,
+    REWARD_MODEL_KWISE,
+    REWARD_MODEL_LISTWISE,
+    DPO,
+    IPO,
+    KTO,
+    ORPO,
+    SIMPO,
+    CPO,
+)

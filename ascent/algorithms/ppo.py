@@ -7,7 +7,16 @@ from dataclasses import replace
 from ascent.advantages import normalize, returns, reward_shaping
 from ascent.algorithms.row import Row
 from ascent.cells import cell
-from ascent.losses import aggregation, kl, kl_controllers, policy_losses, ratios, rollout_correction, supervised, values
+from ascent.losses import (
+    aggregation,
+    kl,
+    kl_controllers,
+    policy_losses,
+    ratios,
+    rollout_correction,
+    supervised,
+    values,
+)
 
 REINFORCE = Row(
     name="reinforce",
@@ -57,7 +66,10 @@ PPO = replace(
         "The value clip is in reward units: center the reward model on the SFT set first.",
         "KL in the reward is scaled with the advantages: beta is relative to the reward's scale.",
     ),
-    reward_shaping=(cell(reward_shaping.eos_replace, score=-1.0), cell(reward_shaping.kl_penalty, beta=0.05)),
+    reward_shaping=(
+        cell(reward_shaping.eos_replace, score=-1.0),
+        cell(reward_shaping.kl_penalty, beta=0.05),
+    ),
     advantage=cell(returns.gae, lam=0.95),
     ratio=cell(ratios.token),
     policy_loss=cell(policy_losses.clip, low=0.2, high=0.2),
@@ -80,7 +92,9 @@ RLHF = replace(
     paper="ours; built on arXiv 2403.17031 (N+)",
     formula="PPO with a critic: KL in the reward, EOS rule, GAE, token whitening, clipped value loss, early stop on KL",
     origin="N+ numbers, temperature 1, up to 4 epochs that stop once KL to the old policy passes 1.5 * .01",
-    pitfalls=("Watch KL to the reference and held-out preference accuracy: a rising score alone can be a hacked one.",),
+    pitfalls=(
+        "Watch KL to the reference and held-out preference accuracy: a rising score alone can be a hacked one.",
+    ),
     defaults={
         "rollouts.group_size": 1,
         "update.epochs": 4,
@@ -98,7 +112,9 @@ INSTRUCTGPT = replace(
     paper="arXiv 2203.02155",
     formula="PPO with KL in the reward (beta .02), 8 minibatches, plus 27.8 * token-mean NLL of pretraining text",
     origin="InstructGPT: beta .02, ptx 27.8, clip .2; value loss and lam as in N+",
-    pitfalls=("27.8 belongs to their two batch sizes: compare the two gradient norms before you trust it.",),
+    pitfalls=(
+        "27.8 belongs to their two batch sizes: compare the two gradient norms before you trust it.",
+    ),
     reward_shaping=(cell(reward_shaping.kl_penalty, beta=0.02),),
     extra_losses=(cell(supervised.pretraining_nll, weight=27.8),),
     defaults={
@@ -117,12 +133,19 @@ PPO_PENALTY = replace(
     paper="arXiv 1707.06347, section 4",
     formula="L = -token mean of ratio * A + beta * KL(old || pi); beta doubles above 1.5 d and halves below d/1.5",
     origin="paper: initial beta 1, target d .01, factor 2, tolerance 1.5",
-    pitfalls=("This KL is to the OLD policy. Ziegler's controller steers KL to the reference: a different thing.",),
+    pitfalls=(
+        "This KL is to the OLD policy. Ziegler's controller steers KL to the reference: a different thing.",
+    ),
     reward_shaping=(),
     policy_loss=cell(policy_losses.surrogate),
     kl=cell(kl.to_old, weight=1.0),
     kl_controller=cell(kl_controllers.ppo_penalty, target_per_token=0.01),
-    defaults={"rollouts.group_size": 1, "update.epochs": 4, "update.minibatches": 1, "update.adam_eps": 1e-5},
+    defaults={
+        "rollouts.group_size": 1,
+        "update.epochs": 4,
+        "update.minibatches": 1,
+        "update.adam_eps": 1e-5,
+    },
 )
 
 VAPO = replace(

@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ascent.advantages import filters, group_baselines, normalize, returns, reward_shaping, token_baseline
+from ascent.advantages import (
+    filters,
+    group_baselines,
+    normalize,
+    returns,
+    reward_shaping,
+    token_baseline,
+)
 from ascent.cells import Cell, cell
 from ascent.losses import (
     aggregation,
@@ -104,7 +111,11 @@ class Row:
         found: list[tuple[str, Cell]] = []
         for slot in SLOTS:
             value = getattr(self, slot)
-            found.extend((slot, each) for each in (value if isinstance(value, tuple) else (value,)) if each is not None)
+            found.extend(
+                (slot, each)
+                for each in (value if isinstance(value, tuple) else (value,))
+                if each is not None
+            )
         return found
 
     @property
@@ -125,17 +136,26 @@ class Row:
 
     def reads(self, name: str) -> bool:
         """Whether a cell, or a statistic of one, takes this input, even if it can do without."""
-        return any(name in each.inputs for _, cell in self.cells() for each in (cell, *cell.statistics.values()))
+        return any(
+            name in each.inputs
+            for _, cell in self.cells()
+            for each in (cell, *cell.statistics.values())
+        )
 
     @property
     def corrects_rollouts(self) -> bool:
         """Whether a cell weighs or drops tokens by the ratio trainer / sampler."""
-        return any({"old_logprobs_T", "sampler_logprobs_T"} <= set(each.required) for _, each in self.cells())
+        return any(
+            {"old_logprobs_T", "sampler_logprobs_T"} <= set(each.required)
+            for _, each in self.cells()
+        )
 
     @property
     def places_rewards(self) -> bool:
         """Whether its advantage reads rewards per token; step rewards then lie on the last token of each step."""
-        return self.advantage is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(self.advantage.required)
+        return self.advantage is not None and not {"rewards_T", "step_rewards_T"}.isdisjoint(
+            self.advantage.required
+        )
 
     @property
     def trains_groups(self) -> bool:
@@ -147,7 +167,11 @@ class Row:
     @property
     def clips_by_design(self) -> bool:
         """Whether its clip acts on many tokens in a healthy run: radii for whole sequences are a few 1e-4."""
-        whole = (ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token)
+        whole = (
+            ratios.sequence_product,
+            ratios.sequence_geometric,
+            ratios.sequence_geometric_token,
+        )
         return self.ratio is not None and self.ratio.function in whole
 
     @property
@@ -249,7 +273,11 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         rollout_correction.product_normalized,
     ),
     "ratio": functions(
-        ratios.none, ratios.token, ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token
+        ratios.none,
+        ratios.token,
+        ratios.sequence_product,
+        ratios.sequence_geometric,
+        ratios.sequence_geometric_token,
     ),
     "policy_loss": functions(
         policy_losses.plain,
@@ -300,7 +328,10 @@ VOCABULARY: dict[str, dict[str, Callable[..., Any]]] = {
         kl.to_old,
     ),
     "kl_controller": functions(
-        kl_controllers.fixed, kl_controllers.ziegler_sequence, kl_controllers.ziegler_token, kl_controllers.ppo_penalty
+        kl_controllers.fixed,
+        kl_controllers.ziegler_sequence,
+        kl_controllers.ziegler_token,
+        kl_controllers.ppo_penalty,
     ),
     "value_loss": functions(values.mse, values.clipped, values.huber),
     "entropy_bonus": functions(entropy.bonus, entropy.adaptive_bonus),

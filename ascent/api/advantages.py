@@ -41,14 +41,22 @@ def add_advantages(
         batch = ascent.add_advantages(policy.pack(rollouts, rewards), "grpo")
     """
     if "rewards_B" not in batch:
-        raise ValueError("the batch has no rewards_B; pack rollouts with their rewards: policy.pack(rollouts, rewards)")
+        raise ValueError(
+            "the batch has no rewards_B; pack rollouts with their rewards: policy.pack(rollouts, rewards)"
+        )
     if callable(rule) and not isinstance(rule, Row):
-        row = replace(TABLE["grpo"], advantage=_function_cell(rule, options), advantage_norm=cell(normalize.none))
+        row = replace(
+            TABLE["grpo"],
+            advantage=_function_cell(rule, options),
+            advantage_norm=cell(normalize.none),
+        )
         options = {}
     else:
         row = row_of(rule)
     if row.advantage is None:
-        raise ValueError(f"{row.name} learns from {row.source} and has no advantages; use a row such as grpo or ppo")
+        raise ValueError(
+            f"{row.name} learns from {row.source} and has no advantages; use a row such as grpo or ppo"
+        )
     row = with_options(row, options, SLOTS)
     check_inputs(row.name, _inputs(row), batch)
     rows = experience.rows_with_signal(batch, row)
@@ -57,7 +65,9 @@ def add_advantages(
 
 def _inputs(row: Row) -> set[str]:
     """What the cells read that is not computed on the way."""
-    return {name for slot, each in row.cells() if slot in SLOTS for name in each.required} - {"advantages_T"}
+    return {name for slot, each in row.cells() if slot in SLOTS for name in each.required} - {
+        "advantages_T"
+    }
 
 
 def _function_cell(function: Callable[..., Tensor], options: Mapping[str, Any]) -> Cell:
@@ -65,20 +75,37 @@ def _function_cell(function: Callable[..., Tensor], options: Mapping[str, Any]) 
         own = {name: given[name] for name in names}
         found = function(**own, **options)
         name, segments = getattr(function, "__name__", "advantage"), given["segments"]
-        if not isinstance(found, Tensor) or found.shape not in ((segments.count,), (segments.total,)):
-            shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(found, Tensor) or found.shape not in (
+            (segments.count,),
+            (segments.total,),
+        ):
+            shape = (
+                f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            )
             raise ValueError(
                 f"{name} returns {shape}; return a tensor of {segments.count} advantages, one per sequence, or of "
                 f"{segments.total}, one per token"
             )
-        return TokenAdvantage(found, None, {}) if found.shape[0] == segments.total else SequenceAdvantage(found, {})
+        return (
+            TokenAdvantage(found, None, {})
+            if found.shape[0] == segments.total
+            else SequenceAdvantage(found, {})
+        )
 
-    every = [each for each in inspect.signature(function).parameters.values() if each.kind not in VARIABLE]
-    inputs = [each for each in every if each.kind is not each.KEYWORD_ONLY and each.default is each.empty]
+    every = [
+        each
+        for each in inspect.signature(function).parameters.values()
+        if each.kind not in VARIABLE
+    ]
+    inputs = [
+        each for each in every if each.kind is not each.KEYWORD_ONLY and each.default is each.empty
+    ]
     free = [each.name for each in every if each not in inputs]
     unknown = [name for name in options if name not in free]
     if unknown:
-        raise ValueError(f"the function has no option {unknown[0]}; it has {', '.join(free) or 'none'}")
+        raise ValueError(
+            f"the function has no option {unknown[0]}; it has {', '.join(free) or 'none'}"
+        )
     parameters = [each.replace(kind=each.POSITIONAL_OR_KEYWORD) for each in inputs]
     names = [each.name for each in parameters]
     if "segments" not in names:

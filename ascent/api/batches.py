@@ -40,7 +40,9 @@ def load_data(data: Any, kind: RecordKind = "prompts", *, seed: int = 0) -> list
     return list(load_records(found.name, kind, seed=seed, objects={found.name: found}).records)
 
 
-def batches(records: Sequence[T], size: int, *, seed: int = 0, shuffle: bool = True) -> Iterator[list[T]]:
+def batches(
+    records: Sequence[T], size: int, *, seed: int = 0, shuffle: bool = True
+) -> Iterator[list[T]]:
     """Draw batches without end, every epoch in another order: the order in which a recipe with this seed draws.
 
     records: what to draw from, of any type.
@@ -62,10 +64,18 @@ def batches(records: Sequence[T], size: int, *, seed: int = 0, shuffle: bool = T
 def check_batch(batch: Mapping[str, Any]) -> None:
     """Every tensor covers the axis that its name ends in; otherwise broadcasting would hide the mistake."""
     if not isinstance(batch, Mapping) or "segments" not in batch or "tokens_T" not in batch:
-        raise ValueError(f"{type(batch).__name__} is no packed batch; policy.pack makes one of rollouts or records")
+        raise ValueError(
+            f"{type(batch).__name__} is no packed batch; policy.pack makes one of rollouts or records"
+        )
     segments = batch["segments"]
     for name, value in batch.items():
-        axis = "tokens" if name.endswith(TOKEN_AXIS) else "sequences" if name.endswith(SEQUENCE_AXIS) else None
+        axis = (
+            "tokens"
+            if name.endswith(TOKEN_AXIS)
+            else "sequences"
+            if name.endswith(SEQUENCE_AXIS)
+            else None
+        )
         size = segments.total if axis == "tokens" else segments.count
         if axis is not None and isinstance(value, Tensor) and value.shape[:1] != (size,):
             raise ValueError(
@@ -87,7 +97,8 @@ def record_microbatches(batch: PackedBatch, max_tokens: int) -> list[PackedBatch
     units = units_of(batch, whole_groups=True)
     items = [PackedItem(sum(lengths[row] for row in rows), rows) for rows in units]
     return [
-        select(batch, [row for item in part for row in item.rows]) for part in split_microbatches(items, max_tokens)
+        select(batch, [row for item in part for row in item.rows])
+        for part in split_microbatches(items, max_tokens)
     ]
 
 
@@ -95,7 +106,9 @@ def with_rewards(rollouts: Sequence[Rollout], rewards: Rewards) -> list[Rollout]
     """The rollouts with these rewards, as floats: integers would make integer tensors."""
     values = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
     if len(values) != len(rollouts):
-        raise ValueError(f"{len(values)} rewards for {len(rollouts)} rollouts; give one for each, in order")
+        raise ValueError(
+            f"{len(values)} rewards for {len(rollouts)} rollouts; give one for each, in order"
+        )
     for value in values:
         if not (value is None or isinstance(value, int | float) or hasattr(value, "__float__")):
             raise ValueError(f"a reward is a number, or None where it is unknown, not {value!r}")

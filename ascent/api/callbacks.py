@@ -23,7 +23,9 @@ class Callbacks:
     def __init__(self, callbacks: Any = ()) -> None:
         if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
             callbacks = [callbacks]
-        self._methods = [_methods_of(f"callbacks[{place}]", each) for place, each in enumerate(callbacks)]
+        self._methods = [
+            _methods_of(f"callbacks[{place}]", each) for place, each in enumerate(callbacks)
+        ]
         self.reason = ""
         self._error: Exception | None = None
 
@@ -48,17 +50,27 @@ class Callbacks:
             if method in methods and self._error is None:
                 name = f"callback {getattr(methods[method], '__qualname__', method)}"
                 try:
-                    returned = plain_number(methods[method](step, dict(value) if isinstance(value, Mapping) else value))
+                    returned = plain_number(
+                        methods[method](step, dict(value) if isinstance(value, Mapping) else value)
+                    )
                 except Exception as error:
-                    self._fail(f"{name} raised {type(error).__name__}: {error}{place_of(error)}", step, error)
+                    self._fail(
+                        f"{name} raised {type(error).__name__}: {error}{place_of(error)}",
+                        step,
+                        error,
+                    )
                     continue
                 if returned is not None and not isinstance(returned, bool | str):
                     if inspect.iscoroutine(returned):
                         returned.close()
                     kind = type(returned).__name__
-                    self._fail(f"{name} returned a {kind}; it returns None, True or a reason to stop", step)
+                    self._fail(
+                        f"{name} returned a {kind}; it returns None, True or a reason to stop", step
+                    )
                 elif returned:
-                    self.reason = self.reason or (returned if isinstance(returned, str) else f"stopped by {name}")
+                    self.reason = self.reason or (
+                        returned if isinstance(returned, str) else f"stopped by {name}"
+                    )
 
     def _fail(self, words: str, step: int, cause: Exception | None = None) -> None:
         self._error = RuntimeError(f"{words} (step {step})")
@@ -69,20 +81,32 @@ class Callbacks:
 def _methods_of(key: str, callback: Any) -> dict[str, Callable[[int, Any], Any]]:
     """The methods of a callback, each checked; a function is `on_step`."""
     if isinstance(callback, type):
-        raise ValueError(f"{key} is the class {callback.__name__}; pass an instance, {callback.__name__}()")
-    found = {name: getattr(callback, name) for name in METHODS if callable(getattr(callback, name, None))}
+        raise ValueError(
+            f"{key} is the class {callback.__name__}; pass an instance, {callback.__name__}()"
+        )
+    found = {
+        name: getattr(callback, name) for name in METHODS if callable(getattr(callback, name, None))
+    }
     if not found and callable(callback):
         found = {"on_step": callback}
     if not found:
-        raise ValueError(f"{key} is a {type(callback).__name__} ({callback!r:.60}); a callback is {RULE}")
+        raise ValueError(
+            f"{key} is a {type(callback).__name__} ({callback!r:.60}); a callback is {RULE}"
+        )
     if hasattr(callback, "on_step_end"):
-        raise ValueError(f"{key} is a {type(callback).__name__} with on_step_end, as of transformers; give {RULE}")
+        raise ValueError(
+            f"{key} is a {type(callback).__name__} with on_step_end, as of transformers; give {RULE}"
+        )
     for name, method in found.items():
         second = "reason" if name == "on_end" else "metrics"
         if inspect.iscoroutinefunction(method):
-            raise ValueError(f"{key}: {name} is async, but callbacks are plain functions; remove `async`")
+            raise ValueError(
+                f"{key}: {name} is async, but callbacks are plain functions; remove `async`"
+            )
         try:
             inspect.signature(method).bind(0, {})
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{key}: {name} is called with (step, {second}), but: {error}") from None
+            raise ValueError(
+                f"{key}: {name} is called with (step, {second}), but: {error}"
+            ) from None
     return found

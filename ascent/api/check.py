@@ -10,7 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascent.api.peak_memory import PeakMemory, explain_memory, forecast_peak, memory_of, watch_memory
+from ascent.api.peak_memory import (
+    PeakMemory,
+    explain_memory,
+    forecast_peak,
+    memory_of,
+    watch_memory,
+)
 from ascent.api.train import Overrides, Recipe, assemble, plan_of, say_slow
 from ascent.maths.batch import PackedBatch
 from ascent.models.memory import Forecast
@@ -85,7 +91,9 @@ def check(
             stats = training.learner.step(batches, training.objective)
         with _stage("second step", display), explain_memory(plan, training):
             seconds = _seconds_of(training, step + 1, say)
-        peak = forecast_peak(plan, training, watch, [{name: each.value() for name, each in stats.items()}])
+        peak = forecast_peak(
+            plan, training, watch, [{name: each.value() for name, each in stats.items()}]
+        )
         with _stage("saving the model", display):
             _save(training, Path(folder), say)
     return CheckResult(
@@ -127,7 +135,9 @@ def _seconds_of(training: Training, step: int, say: Callable[[str], None]) -> fl
 
 def _save(training: Training, folder: Path, say: Callable[[str], None]) -> None:
     """Save the models as the first checkpoint of a run will, where the temporary folder has room for them."""
-    needed = sum(weight.nbytes for each in training.trained for weight in each.learner.weights().values())
+    needed = sum(
+        weight.nbytes for each in training.trained for weight in each.learner.weights().values()
+    )
     free = shutil.disk_usage(folder).free
     if free < 2 * needed:
         say(
@@ -139,14 +149,18 @@ def _save(training: Training, folder: Path, say: Callable[[str], None]) -> None:
         save(folder / "saved" / name)
 
 
-def _first(training: Training, step: int, say: Callable[[str], None]) -> tuple[list[PackedBatch], int]:
+def _first(
+    training: Training, step: int, say: Callable[[str], None]
+) -> tuple[list[PackedBatch], int]:
     """The batches of the first step from `step` on with a training signal, and its number."""
     for tried, each in enumerate(range(step, step + MOST_STEPS), start=1):
         batches = training.source.next(each)
         if batches:
             return batches, each
         if tried < MOST_STEPS:  # a step may take minutes
-            say(f"no answer was better or worse than another of its group; sampling again ({tried} of {MOST_STEPS})")
+            say(
+                f"no answer was better or worse than another of its group; sampling again ({tried} of {MOST_STEPS})"
+            )
     raise ValueError(
         f"no answer of {MOST_STEPS} rollout steps was better or worse than another of its group, so there is nothing "
         "to learn from yet; use easier prompts, more samples of each (rollouts.group_size), or partial credit"
@@ -162,6 +176,8 @@ def pieces(training: Training, batch: PackedBatch) -> tuple[tuple[str, bool], ..
     start = 0
     for place in range(1, length + 1):
         if place == length or trained[place] != trained[start]:
-            found.append((str(training.model.tokenizer.decode(tokens[start:place])), trained[start]))
+            found.append(
+                (str(training.model.tokenizer.decode(tokens[start:place])), trained[start])
+            )
             start = place
     return tuple(found)

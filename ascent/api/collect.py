@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from ascent.feedback.agreement import Agreement, agreement
-from ascent.feedback.comparisons import Answer, Comparison, Form, ShownComparison, make_comparisons, order_for_annotator
+from ascent.feedback.comparisons import (
+    Answer,
+    Comparison,
+    Form,
+    ShownComparison,
+    make_comparisons,
+    order_for_annotator,
+)
 from ascent.feedback.preference_log import PreferenceLog
 from ascent.feedback.samples import Samples, fingerprint, samples_path
 from ascent.feedback.verdicts import NoVerdict, Verdict, row_key, verdict_row
@@ -127,15 +134,21 @@ def collect(
     """
     out = Path(out)
     if out.suffix != ".jsonl":
-        raise ValueError(f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl")
+        raise ValueError(
+            f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl"
+        )
     if judge == PERSON and person is None:
-        raise ValueError("judge is a person, but nobody is there to be asked; run ascent collect, or pass person=")
+        raise ValueError(
+            "judge is a person, but nobody is there to be asked; run ascent collect, or pass person="
+        )
     names = (models,) if isinstance(models, str) else tuple(models)
     sampling = SamplingParams(max_new_tokens, seed, temperature, top_p)
     plan = QuestionPlan(names, prompts, form, samples, per_prompt, limit, sampling, engine)
     if person is not None and judge == PERSON:
         return _collect(plan, out, annotator or getpass.getuser(), person, repeat, say)
-    opened, name = (judge_of(judge, seed=seed), judge) if isinstance(judge, str) else (judge, judge.name)
+    opened, name = (
+        (judge_of(judge, seed=seed), judge) if isinstance(judge, str) else (judge, judge.name)
+    )
     try:
         return _collect(plan, out, annotator or name, opened, repeat, say)
     finally:
@@ -157,7 +170,9 @@ def _collect(
         else:
             unjudged = session.ask_judge(source, todo)
         done = len(_answered(log, annotator, shown))
-        return CollectResult(out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows))
+        return CollectResult(
+            out, annotator, len(shown), done, left_out, unjudged, agreement(log.rows)
+        )
 
 
 def _unanswered(
@@ -176,7 +191,9 @@ def _unanswered(
     return todo
 
 
-def _answered(log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison]) -> set[tuple[str, int]]:
+def _answered(
+    log: PreferenceLog, annotator: str, shown: Sequence[ShownComparison]
+) -> set[tuple[str, int]]:
     """What the annotator has judged. `person` is anyone, as in `ascent iterate`: verdicts of `ascent label` count."""
     if annotator != PERSON:
         return log.answered_by(annotator)
@@ -192,7 +209,9 @@ class _Session:
     def ask_judge(self, judge: Judge, todo: Sequence[ShownComparison]) -> Counter[str]:
         """Returns the judge's failures by reason."""
         unjudged: Counter[str] = Counter()
-        for each, found in zip(todo, judge.verdicts(todo, self.form, annotator=self.annotator), strict=True):
+        for each, found in zip(
+            todo, judge.verdicts(todo, self.form, annotator=self.annotator), strict=True
+        ):
             if isinstance(found, NoVerdict):
                 unjudged[found.why] += 1
             else:
@@ -218,19 +237,29 @@ class _Session:
 
     def _write(self, shown: ShownComparison, verdict: Verdict) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.log.append(verdict_row(shown, verdict, form=self.form, annotator=self.annotator, time=now))
+        self.log.append(
+            verdict_row(shown, verdict, form=self.form, annotator=self.annotator, time=now)
+        )
 
 
-def make_questions(plan: QuestionPlan, file: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+def make_questions(
+    plan: QuestionPlan, file: Path, say: Say
+) -> tuple[list[Comparison], Counter[str]]:
     """Sample what is missing in the file of samples, and make the comparisons; also counts of what was left out."""
     seed, sampling = plan.sampling.seed, plan.sampling
     records = load_records(plan.prompts, "prompts", seed=seed).records[: plan.limit]
     prompts = [record for record in records if isinstance(record, Prompt)]
     header = {
-        "prompts": plan.prompts, "number": len(prompts), "content": fingerprint(prompts),
-        "models": list(plan.models), "samples": plan.samples, "max_new_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed,
-    }  # fmt: skip
+        "prompts": plan.prompts,
+        "number": len(prompts),
+        "content": fingerprint(prompts),
+        "models": list(plan.models),
+        "samples": plan.samples,
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": seed,
+    }
     samples = Samples(file, header)
     try:
         for index, model in enumerate(plan.models):
@@ -241,10 +270,21 @@ def make_questions(plan: QuestionPlan, file: Path, say: Say) -> tuple[list[Compa
     return make_comparisons(prompts, answers, plan.form, seed=seed, per_prompt=plan.per_prompt)
 
 
-def _sample(plan: QuestionPlan, index: int, model: str, prompts: Sequence[Prompt], samples: Samples, say: Say) -> None:
+def _sample(
+    plan: QuestionPlan,
+    index: int,
+    model: str,
+    prompts: Sequence[Prompt],
+    samples: Samples,
+    say: Say,
+) -> None:
     """Sample what is not in the file yet. Chunks do not depend on what is there, so completions do not either."""
     chunks = [slice(first, first + CHUNK) for first in range(0, len(prompts), CHUNK)]
-    missing = [n for n, chunk in enumerate(chunks) if not all(samples.has(index, each) for each in prompts[chunk])]
+    missing = [
+        n
+        for n, chunk in enumerate(chunks)
+        if not all(samples.has(index, each) for each in prompts[chunk])
+    ]
     if not missing:
         return
     weights = weights_of(model)
@@ -254,8 +294,12 @@ def _sample(plan: QuestionPlan, index: int, model: str, prompts: Sequence[Prompt
     )
     with Generator(model, prompts, plan.sampling, engine=plan.engine) as generator:
         for n in missing:
-            found = generator.groups(range(plan.samples), noise_key=f"collect/{index}/{n}", part=chunks[n])
+            found = generator.groups(
+                range(plan.samples), noise_key=f"collect/{index}/{n}", part=chunks[n]
+            )
             for prompt, rollouts in zip(prompts[chunks[n]], found, strict=True):
                 if not samples.has(index, prompt):
-                    answers = [Answer(f"{index}.{r.sample}", model, r.text, r.length) for r in rollouts]
+                    answers = [
+                        Answer(f"{index}.{r.sample}", model, r.text, r.length) for r in rollouts
+                    ]
                     samples.put(index, prompt, answers, weights)

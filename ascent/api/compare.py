@@ -69,7 +69,10 @@ class Pairing:
     b: Rollout
 
     def comparison(self) -> Comparison:
-        answers = [Answer(name, name, each.text, each.length) for name, each in (("a", self.a), ("b", self.b))]
+        answers = [
+            Answer(name, name, each.text, each.length)
+            for name, each in (("a", self.a), ("b", self.b))
+        ]
         return Comparison(f"{self.prompt.id}/{self.a.sample}", self.prompt, tuple(answers))
 
 
@@ -104,7 +107,9 @@ def compare(
         result.win_rate.value, result.winner
     """
     if samples < 0:
-        raise ValueError(f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones")
+        raise ValueError(
+            f"samples={samples}, but it counts drawn answers to each prompt; 0 asks for greedy ones"
+        )
     refuse_servers(engine, (a, b))
     opened = judge_of(judge, seed=seed) if isinstance(judge, str) else judge
     try:
@@ -112,22 +117,37 @@ def compare(
         settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
         numbers = list(range(samples)) or [GREEDY]
         answers_a, answers_b = (
-            _answers(model, records, numbers, settings, side, engine) for model, side in ((a, "a"), (b, "b"))
+            _answers(model, records, numbers, settings, side, engine)
+            for model, side in ((a, "a"), (b, "b"))
         )
         pairings = [
             Pairing(prompt, one, other)
             for prompt, of_a, of_b in zip(records, answers_a, answers_b, strict=True)
             for one, other in zip(of_a, of_b, strict=True)
         ]
-        sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-        return judge_pairings(pairings, opened, a=a, b=b, data=prompts, samples=samples, settings=sampling)
+        sampling = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+        }
+        return judge_pairings(
+            pairings, opened, a=a, b=b, data=prompts, samples=samples, settings=sampling
+        )
     finally:
         if isinstance(judge, str):
             opened.close()
 
 
 def judge_pairings(
-    pairings: Sequence[Pairing], judge: Judge, *, a: str, b: str, data: str, samples: int, settings: Mapping[str, Any]
+    pairings: Sequence[Pairing],
+    judge: Judge,
+    *,
+    a: str,
+    b: str,
+    data: str,
+    samples: int,
+    settings: Mapping[str, Any],
 ) -> CompareResult:
     """Have pairings judged and summarize the verdicts."""
     differing = [each for each in pairings if each.a.text.strip() != each.b.text.strip()]
@@ -147,11 +167,18 @@ def judge_pairings(
     groups: dict[str, list[Pairing]] = {}
     for each in kept:
         groups.setdefault(each.prompt.id, []).append(each)
-    outcomes = [statistics.fmean(WORTH[words[id(each)]] for each in group) for group in groups.values()]
-    longer = [statistics.fmean(len(each.a.text) - len(each.b.text) for each in group) for group in groups.values()]
+    outcomes = [
+        statistics.fmean(WORTH[words[id(each)]] for each in group) for group in groups.values()
+    ]
+    longer = [
+        statistics.fmean(len(each.a.text) - len(each.b.text) for each in group)
+        for group in groups.values()
+    ]
     counts = Counter(words.values())
     judged = counts.total() - counts["same"]
-    choices = [v.word for pair in verdicts for v in pair if isinstance(v, Verdict) and v.word in CHOICES]
+    choices = [
+        v.word for pair in verdicts for v in pair if isinstance(v, Verdict) and v.word in CHOICES
+    ]
     return CompareResult(
         *(a, b, data, judge.name, len(groups), samples, settings),
         outcomes={name: counts[name] for name in WORTH},
@@ -166,14 +193,25 @@ def judge_pairings(
 
 
 def _answers(
-    model: str, prompts: Sequence[Prompt], samples: Sequence[int], settings: SamplingParams, side: str, engine: str
+    model: str,
+    prompts: Sequence[Prompt],
+    samples: Sequence[int],
+    settings: SamplingParams,
+    side: str,
+    engine: str,
 ) -> list[list[Rollout]]:
     with Generator(model, prompts, settings, engine=engine) as generator:
         return generator.groups(samples, noise_key=f"compare/{side}")
 
 
-def _verdicts(pairings: Sequence[Pairing], judge: Judge) -> list[tuple[Verdict | NoVerdict, Verdict | NoVerdict]]:
-    both = [ShownComparison(each.comparison(), order, order[0]) for each in pairings for order in ((0, 1), (1, 0))]
+def _verdicts(
+    pairings: Sequence[Pairing], judge: Judge
+) -> list[tuple[Verdict | NoVerdict, Verdict | NoVerdict]]:
+    both = [
+        ShownComparison(each.comparison(), order, order[0])
+        for each in pairings
+        for order in ((0, 1), (1, 0))
+    ]
     found = list(judge.verdicts(both, "pairs", annotator="compare"))
     return list(zip(found[::2], found[1::2], strict=True))
 

@@ -15,7 +15,16 @@ from ascent.config.yaml_text import read as read_yaml
 from ascent.feedback.win_rate import wilson
 from ascent.maths.estimates import estimate, student_interval
 from ascent.metrics import EVAL, larger_is_better
-from ascent.runs.curves import FORMATS, MAIN, MAX_PANELS, Point, best_point, draw_comparison, merge_curves, points
+from ascent.runs.curves import (
+    FORMATS,
+    MAIN,
+    MAX_PANELS,
+    Point,
+    best_point,
+    draw_comparison,
+    merge_curves,
+    points,
+)
 from ascent.runs.folder import CONFIG, INPUTS, Run, list_runs, read_run
 from ascent.tasks.named import is_task
 
@@ -61,7 +70,9 @@ class ScoredRuns:
     @property
     def label(self) -> str:
         """The settings in words, or the run's name where none differs."""
-        found = ", ".join(f"{name}={format_setting(each)}" for name, each in short_keys(self.settings).items())
+        found = ", ".join(
+            f"{name}={format_setting(each)}" for name, each in short_keys(self.settings).items()
+        )
         return found or Path(self.runs[0]).name
 
 
@@ -101,12 +112,17 @@ def compare_runs(
         raise ValueError(f"plot={plot} cannot be drawn; its name must end in {', '.join(FORMATS)}")
     found = [read_run(path) for path in expand_runs(runs)]
     if len(found) < 2:
-        raise ValueError(f"compare-runs needs at least two runs; there are {len(found)} in {', '.join(map(str, runs))}")
+        raise ValueError(
+            f"compare-runs needs at least two runs; there are {len(found)} in {', '.join(map(str, runs))}"
+        )
     names = _metric_names(found, metrics)
     settings = differing_settings([settings_of(run) for run in found])
     scored = [
         ScoredRuns(
-            [str(run.path)], run.state, {key: each[place] for key, each in settings.items()}, _scores(run, names)
+            [str(run.path)],
+            run.state,
+            {key: each[place] for key, each in settings.items()},
+            _scores(run, names),
         )
         for place, run in enumerate(found)
     ]
@@ -123,7 +139,11 @@ def settings_of(run: Run) -> dict[str, Any]:
     """Every key of the recipe, and the content of each data file, which may have changed under its name."""
     keys = dict(flatten_mapping(read_yaml(run.config, str(run.path / CONFIG))))
     inputs = read_inputs(run.path, sys.maxsize).inputs if (run.path / INPUTS).is_file() else {}
-    files = {key: each for key, each in inputs.items() if key.startswith("data.") and not is_task(each.name)}
+    files = {
+        key: each
+        for key, each in inputs.items()
+        if key.startswith("data.") and not is_task(each.name)
+    }
     return {**keys, **{key + CONTENT: each.fingerprint[:12] for key, each in files.items()}}
 
 
@@ -133,13 +153,20 @@ def differing_settings(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]
     values = {key: [each.get(key) for each in flat] for key in keys}
     found = {key: each for key, each in values.items() if any(value != each[0] for value in each)}
     # Another name has another content: that is one difference.
-    return {key: each for key, each in found.items() if key.removesuffix(CONTENT) not in found or CONTENT not in key}
+    return {
+        key: each
+        for key, each in found.items()
+        if key.removesuffix(CONTENT) not in found or CONTENT not in key
+    }
 
 
 def short_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Keys by their last name, where it is unique."""
     last = [key.rpartition(".")[2] for key in settings]
-    return {name if last.count(name) == 1 else key: settings[key] for name, key in zip(last, settings, strict=True)}
+    return {
+        name if last.count(name) == 1 else key: settings[key]
+        for name, key in zip(last, settings, strict=True)
+    }
 
 
 def format_setting(value: Any) -> str:
@@ -158,7 +185,9 @@ def _metric_names(runs: Sequence[Run], wanted: Sequence[str]) -> list[str]:
     logged = dict.fromkeys(name for run in runs for record in run.metrics for name in record)
     unknown = [name for name in wanted if name not in logged]
     if unknown:
-        raise ValueError(f"metric {unknown[0]!r} was logged by none of the runs; they have {', '.join(sorted(logged))}")
+        raise ValueError(
+            f"metric {unknown[0]!r} was logged by none of the runs; they have {', '.join(sorted(logged))}"
+        )
     heldout = [name for name in MAIN if name.startswith(EVAL) and name in logged]
     names = list(wanted) or heldout or [name for name in MAIN if name in logged]
     curves = {name: [points(run.metrics, name) for run in runs] for name in names}
@@ -166,13 +195,19 @@ def _metric_names(runs: Sequence[Run], wanted: Sequence[str]) -> list[str]:
     if not known:
         raise ValueError("the runs logged no finite value to compare; did they finish a step?")
     # reward/mean equals reward/correct where the reward is 0 or 1.
-    differing = [name for place, name in enumerate(known) if curves[name] not in [curves[n] for n in known[:place]]]
+    differing = [
+        name
+        for place, name in enumerate(known)
+        if curves[name] not in [curves[n] for n in known[:place]]
+    ]
     return known if wanted else differing[:MAX_METRICS]
 
 
 def _panels(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """The compared metrics, their training values, then other main metrics."""
-    logged = {name for run in runs for record in run.metrics for name in record if points([record], name)}
+    logged = {
+        name for run in runs for record in run.metrics for name in record if points([record], name)
+    }
     wanted = [*names, *(name.removeprefix(EVAL) for name in names), *MAIN]
     return list(dict.fromkeys(name for name in wanted if name in logged))[:MAX_PANELS]
 
@@ -183,7 +218,9 @@ def _scores(run: Run, names: Sequence[str]) -> dict[str, MetricScores]:
         curve = points(run.metrics, name)
         if curve:
             best = best_point(name, curve, run.changes, recipe)
-            found[name] = MetricScores(score_at(run, name, curve[-1]), score_at(run, name, best), curve)
+            found[name] = MetricScores(
+                score_at(run, name, curve[-1]), score_at(run, name, best), curve
+            )
     return found
 
 
@@ -193,7 +230,9 @@ def score_at(run: Run, name: str, point: Point) -> RunScore:
     return RunScore(value, low, high, step)
 
 
-def _answer_interval(run: Run, name: str, step: int, value: float) -> tuple[float | None, float | None] | None:
+def _answer_interval(
+    run: Run, name: str, step: int, value: float
+) -> tuple[float | None, float | None] | None:
     """The interval over held-out prompts, from answers.jsonl; None where it does not hold this metric.
 
     Wilson's for right and wrong, which also holds where answers beyond the file's budget were not logged.
@@ -201,7 +240,8 @@ def _answer_interval(run: Run, name: str, step: int, value: float) -> tuple[floa
     answers = [each for each in run.answers if each["step"] == step]
     field = name.removeprefix(f"{EVAL}reward/")
     values = [
-        {"correct": each["correct"], "mean": each["reward"]}.get(field, each["parts"].get(field)) for each in answers
+        {"correct": each["correct"], "mean": each["reward"]}.get(field, each["parts"].get(field))
+        for each in answers
     ]
     scored = [each for each in values if each is not None]
     complete = bool(answers) and len(answers) == answers[0]["of"]
@@ -236,8 +276,15 @@ def _merge(runs: Sequence[ScoredRuns]) -> ScoredRuns:
 
 
 def _merge_scores(found: Sequence[MetricScores]) -> MetricScores:
-    curve = [(step, statistics.fmean(values)) for step, values in merge_curves([each.curve for each in found])]
-    return MetricScores(_seed_score([each.last for each in found]), _seed_score([each.best for each in found]), curve)
+    curve = [
+        (step, statistics.fmean(values))
+        for step, values in merge_curves([each.curve for each in found])
+    ]
+    return MetricScores(
+        _seed_score([each.last for each in found]),
+        _seed_score([each.best for each in found]),
+        curve,
+    )
 
 
 def _seed_score(found: Sequence[RunScore]) -> RunScore:

@@ -27,7 +27,11 @@ SAMPLE_BYTES = 4 * 2**20  # read of either end of samples.jsonl when a run ends
 
 
 def diagnose_run(
-    run: str | Path, *, against: Sequence[str | Path] = (), read_data: bool = True, write: bool = True
+    run: str | Path,
+    *,
+    against: Sequence[str | Path] = (),
+    read_data: bool = True,
+    write: bool = True,
 ) -> Diagnosis:
     """Name what went wrong in a run, since when, how sure that is, and which keys to change.
 
@@ -43,11 +47,21 @@ def diagnose_run(
         found.cause, [each.text() for each in found.findings[0].changes]
     """
     source = read_run(Path(run))
-    others = [read_run(path) for path in expand_runs(against) if path.resolve() != source.path.resolve()]
+    others = [
+        read_run(path) for path in expand_runs(against) if path.resolve() != source.path.resolve()
+    ]
     facts = facts_of(source, data=data_facts(source) if read_data else None)
-    peers = tuple(score for other in others if (score := _peer_score(source, other, facts)) is not None)
+    peers = tuple(
+        score for other in others if (score := _peer_score(source, other, facts)) is not None
+    )
     findings = find_causes(replace(facts, peers=peers))
-    found = Diagnosis(str(run), facts.steps, findings, None, tuple(_compare(source, each, facts) for each in others))
+    found = Diagnosis(
+        str(run),
+        facts.steps,
+        findings,
+        None,
+        tuple(_compare(source, each, facts) for each in others),
+    )
     if not write:
         return found
     names = [name for name in (findings[0].metrics if findings else ()) if facts.values(name)]
@@ -61,7 +75,11 @@ def diagnose_run(
 
 def write_diagnosis(run: RunFolder, state: str, message: str) -> Diagnosis:
     """Diagnose a run at its end, from its metrics and its first and last samples; data is not read again."""
-    config = dict(flatten_mapping(read_yaml((run.path / CONFIG).read_text(encoding="utf-8"), str(run.path / CONFIG))))
+    config = dict(
+        flatten_mapping(
+            read_yaml((run.path / CONFIG).read_text(encoding="utf-8"), str(run.path / CONFIG))
+        )
+    )
     samples = read_ends(run.path / SAMPLES, SAMPLE_BYTES)
     metrics, changes = [numbers(each) for each in run.history()], run.history(CHANGES)
     facts = Facts(metrics, samples, config, state, message, changes=changes)
@@ -72,7 +90,9 @@ def write_diagnosis(run: RunFolder, state: str, message: str) -> Diagnosis:
 
 def facts_of(run: Run, *, data: DataFacts | None = None) -> Facts:
     config = dict(flatten_mapping(read_yaml(run.config, str(run.path / CONFIG))))
-    return Facts(run.metrics, run.samples, config, run.state, run.message, data, changes=run.changes)
+    return Facts(
+        run.metrics, run.samples, config, run.state, run.message, data, changes=run.changes
+    )
 
 
 def data_facts(run: Run) -> DataFacts | None:
@@ -106,7 +126,10 @@ def _peer_score(run: Run, other: Run, facts: Facts) -> float | None:
 def _compare(run: Run, other: Run, facts: Facts) -> str:
     """What differs between two runs, in one line."""
     differing = differing_settings([settings_of(run), settings_of(other)])
-    keys = ", ".join(f"{key} {format_setting(a)} (there {format_setting(b)})" for key, (a, b) in differing.items())
+    keys = ", ".join(
+        f"{key} {format_setting(a)} (there {format_setting(b)})"
+        for key, (a, b) in differing.items()
+    )
     scores = ""
     if facts.score is not None and (values := facts_of(other).values(facts.score)):
         scores = f"; {facts.score} {mean(facts.values(facts.score)[-2:]):.3g} (there {mean(values[-2:]):.3g})"

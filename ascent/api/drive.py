@@ -42,21 +42,34 @@ def close(training: Training, say: Say) -> None:
 
 
 def drive(
-    plan: Plan, training: Training, run: RunFolder, callbacks: Callbacks, *, done: int, progress: bool, say: Say
+    plan: Plan,
+    training: Training,
+    run: RunFolder,
+    callbacks: Callbacks,
+    *,
+    done: int,
+    progress: bool,
+    say: Say,
 ) -> int:
     """Run the loop from step `done` to the end, write everything that is reported, and note how the run ended."""
     settings, ranks = plan.config.run, training.learner.ranks
     _say_notes(training, say)
     ranks.call_on_failure(lambda message: _record_failure(run, done, message, say))
     callbacks, progress = (callbacks, progress) if ranks.is_first else (Callbacks(), False)
-    scores: dict[str, float] = {}  # the last evaluation, by which the checkpoint saved with it is ranked
+    scores: dict[
+        str, float
+    ] = {}  # the last evaluation, by which the checkpoint saved with it is ranked
 
     def evaluate(step: int) -> dict[str, float]:
         scores.update(_evaluated(training, step))
         callbacks.on_evaluate(step, scores)
         return dict(scores)
 
-    terminal = Terminal(settings.steps, done=done, history=map(numbers, run.history())) if progress else None
+    terminal = (
+        Terminal(settings.steps, done=done, history=map(numbers, run.history()))
+        if progress
+        else None
+    )
     tracker = MultiTracker(run, [terminal] if terminal else [], say=say)
     parts = loop.LoopParts(
         source=training.source,
@@ -71,10 +84,18 @@ def drive(
     try:
         if ranks.is_first:
             outside = trackers_of(plan, run, training, resumed_at=done or None)
-            for each in chain(outside, _recorders(plan, training, run, terminal.note if terminal else say)):
+            for each in chain(
+                outside, _recorders(plan, training, run, terminal.note if terminal else say)
+            ):
                 tracker.add(each)
-        with notes_to(terminal.note if terminal else say), explain_memory(plan, training), GracefulStop() as stop:
-            if training.evaluate is not None and done == 0:  # the baseline; no checkpoint is ranked by it
+        with (
+            notes_to(terminal.note if terminal else say),
+            explain_memory(plan, training),
+            GracefulStop() as stop,
+        ):
+            if (
+                training.evaluate is not None and done == 0
+            ):  # the baseline; no checkpoint is ranked by it
                 baseline = training.evaluate(0)
                 tracker.log(0, baseline)
                 callbacks.on_evaluate(0, baseline)
@@ -94,7 +115,11 @@ def drive(
 
 def _stop_reason(training: Training, callbacks: Callbacks, ranks: Ranks, stop: GracefulStop) -> str:
     """Why the run stops before its last step: the first reason of all ranks; empty while it goes on."""
-    own = f"stopped by {stop.received}" if stop.received else training.stop_reason() or callbacks.reason
+    own = (
+        f"stopped by {stop.received}"
+        if stop.received
+        else training.stop_reason() or callbacks.reason
+    )
     if stop.received and ranks.count > 1:
         own += f" on rank {ranks.rank}"
     return next(filter(None, ranks.gather(own, "the end of the step")), "")
@@ -144,7 +169,9 @@ def _finish(plan: Plan, run: RunFolder, last: int, reason: str, say: Say) -> Non
     _say_diagnosis(run, state, reason, say)
     for step in best(run.checkpoints, _retention(plan, run)):
         say(f"kept for eval/{settings.best_metric}: {run.checkpoints / str(step)}")
-    say(f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}")
+    say(
+        f"{'stopped after' if stopped else 'finished'} step {last} of {settings.steps}; the run is in {run.path}"
+    )
 
 
 def _say_diagnosis(run: RunFolder, state: str, message: str, say: Say) -> None:
@@ -170,11 +197,18 @@ def _recorders(plan: Plan, training: Training, run: RunFolder, warn: Say) -> Ite
 def _retention(plan: Plan, run: RunFolder) -> RetentionPolicy:
     settings = plan.config.run
     since = evaluated_since(run.history(CHANGES), flatten(plan.config), samples=plan.row.samples)
-    return RetentionPolicy(settings.keep, settings.keep_best, larger_is_better(settings.best_metric), since)
+    return RetentionPolicy(
+        settings.keep, settings.keep_best, larger_is_better(settings.best_metric), since
+    )
 
 
 def _save(
-    plan: Plan, training: Training, run: RunFolder, step: int, state: loop.State, scores: Mapping[str, float]
+    plan: Plan,
+    training: Training,
+    run: RunFolder,
+    step: int,
+    state: loop.State,
+    scores: Mapping[str, float],
 ) -> None:
     """Write a checkpoint. The final and the best ones of a reward model hold its score normalization.
 
@@ -183,7 +217,9 @@ def _save(
     settings = plan.config.run
     score = scores.get(f"eval/{settings.best_metric}") if settings.keep_best else None
     if training.demonstrations and (step == settings.steps or settings.keep_best):
-        training.model.normalization = evaluation.normalization(training.learner, training.demonstrations)
+        training.model.normalization = evaluation.normalization(
+            training.learner, training.demonstrations
+        )
     save(
         run.checkpoints,
         step,

@@ -122,26 +122,43 @@ def evaluate(
     scorer = scorer_for(data, prompts, reward)
     settings = SamplingParams(max_new_tokens, seed, temperature, top_p)
     rollouts = generate_answers(model, prompts, samples, settings, section, engine)
-    if section is not None and reward is None and any(each.episode and each.episode.parts for each in rollouts):
-        scorer = AnswerScorer(f"env {section['use']}", lambda found, _: [_episode_parts(each) for each in found])
+    if (
+        section is not None
+        and reward is None
+        and any(each.episode and each.episode.parts for each in rollouts)
+    ):
+        scorer = AnswerScorer(
+            f"env {section['use']}", lambda found, _: [_episode_parts(each) for each in found]
+        )
     tally = Tally()
     scores = _score(scorer, rollouts, tally)
     answers = [_answer(rollout, parts) for rollout, parts in zip(rollouts, scores, strict=True)]
     if out is not None:
         replace_file(Path(out), b"".join(encode_line(asdict(each)) for each in answers))
-    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    sampling = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+    }
     return EvalResult(
         *(model, data, scorer.name, len(prompts), samples, sampling),
         metrics=estimate_metrics(rollouts, scores, samples=samples, seed=seed),
         tokens=lengths(rollouts),
-        unscored={f"{name}/{kind}": count for (name, kind), count in sorted(tally.unscored.items())},
+        unscored={
+            f"{name}/{kind}": count for (name, kind), count in sorted(tally.unscored.items())
+        },
         answers=answers,
     )
 
 
-def _check_arguments(samples: int, limit: int | None, invalid_rows: str, out: str | Path | None) -> None:
+def _check_arguments(
+    samples: int, limit: int | None, invalid_rows: str, out: str | Path | None
+) -> None:
     if samples < 0:
-        raise ValueError(f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones")
+        raise ValueError(
+            f"samples={samples}, but it counts answers to each prompt; 0 leaves the greedy ones"
+        )
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit}, but at least 1 prompt must be asked")
     if invalid_rows not in ("fail", "skip"):
@@ -169,7 +186,9 @@ def _score(scorer: AnswerScorer, rollouts: Sequence[Rollout], tally: Tally) -> l
     for rollout, out in zip(rollouts, failed, strict=True):
         if out and rollout.episode is not None:
             tally.unscored["env", rollout.episode.ended] += 1
-    found = iter(scorer.score([each for each, out in zip(rollouts, failed, strict=True) if not out], tally))
+    found = iter(
+        scorer.score([each for each, out in zip(rollouts, failed, strict=True) if not out], tally)
+    )
     return [{} if out else next(found) for out in failed]
 
 
@@ -187,14 +206,19 @@ def load_prompts(data: str, limit: int | None, invalid_rows: Policy = "fail") ->
     return [record for record in found if isinstance(record, Prompt)]
 
 
-def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | Mapping[str, Any] | None) -> AnswerScorer:
+def scorer_for(
+    data: str, prompts: Sequence[Prompt], reward: str | Mapping[str, Any] | None
+) -> AnswerScorer:
     """A task's own verifier, the given reward, or the default reward of the answers."""
     if is_task(data):
         if reward is not None:
-            raise ValueError(f"{data} is scored by its own verifier; leave out --reward {reward}, or give a file")
+            raise ValueError(
+                f"{data} is scored by its own verifier; leave out --reward {reward}, or give a file"
+            )
         task = read_name(data).task
         return AnswerScorer(
-            f"verifier of {task.name}", lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts]
+            f"verifier of {task.name}",
+            lambda rollouts, _: [task.verify(r.prompt, r.text) for r in rollouts],
         )
     given = default_reward(prompts) if reward is None else reward
     section = as_section(given, "--reward", "{use: programs, sandbox: none}")
@@ -202,7 +226,9 @@ def scorer_for(data: str, prompts: Sequence[Prompt], reward: str | Mapping[str, 
         return AnswerScorer("no reward", lambda rollouts, _: [{} for _ in rollouts])
     use = section["use"]
     found = find(use, **{key: value for key, value in section.items() if key != "use"})
-    return AnswerScorer(f"reward {use}", lambda rollouts, tally: _reward_parts(use, found, rollouts, tally))
+    return AnswerScorer(
+        f"reward {use}", lambda rollouts, tally: _reward_parts(use, found, rollouts, tally)
+    )
 
 
 def default_reward(prompts: Sequence[Prompt]) -> str | None:
@@ -210,29 +236,45 @@ def default_reward(prompts: Sequence[Prompt]) -> str | None:
 
     None where no prompt has an answer, and where answers are long texts.
     """
-    texts = (text for prompt in prompts for text in (prompt.messages[-1].content, prompt.answer or ""))
+    texts = (
+        text for prompt in prompts for text in (prompt.messages[-1].content, prompt.answer or "")
+    )
     if any(mark in text for text in texts for mark in RESULT_MARKS):
         return "mathematics"
-    return None if all(prompt.answer is None for prompt in prompts) or _long_references(prompts) else "exact"
+    return (
+        None
+        if all(prompt.answer is None for prompt in prompts) or _long_references(prompts)
+        else "exact"
+    )
 
 
-def _reward_parts(use: str, reward: Reward, rollouts: Sequence[Rollout], tally: Tally) -> list[Parts]:
+def _reward_parts(
+    use: str, reward: Reward, rollouts: Sequence[Rollout], tally: Tally
+) -> list[Parts]:
     try:
         timeout = max(LEAST_SECONDS, SECONDS_PER_ANSWER * len(rollouts))
         outcomes = score_all({use: reward}, rollouts, timeout=timeout, tally=tally)
     finally:
         if isinstance(reward, Batch):
             reward.close()
-    named = [{part or "reward": value for part, value in each[use].parts.items()} for each in outcomes]
+    named = [
+        {part or "reward": value for part, value in each[use].parts.items()} for each in outcomes
+    ]
     if all(set(each) <= {"reward"} and each.get("reward") in (None, 0.0, 1.0) for each in named):
-        return [{"correct": each.get("reward")} for each in named]  # a single number of 0 or 1 is correctness
+        return [
+            {"correct": each.get("reward")} for each in named
+        ]  # a single number of 0 or 1 is correctness
     return [dict(each) for each in named]
 
 
 def generate_answers(
-    model: str, prompts: Sequence[Prompt], samples: int, settings: SamplingParams,
-    env: Mapping[str, Any] | None = None, engine: str = "native",
-) -> list[Rollout]:  # fmt: skip
+    model: str,
+    prompts: Sequence[Prompt],
+    samples: int,
+    settings: SamplingParams,
+    env: Mapping[str, Any] | None = None,
+    engine: str = "native",
+) -> list[Rollout]:
     """For each prompt the greedy completion, then its samples."""
     with Generator(model, prompts, settings, env, engine) as generator:
         return list(generator.stream([GREEDY, *range(samples)], noise_key="evaluate"))
@@ -265,16 +307,27 @@ def _part(name: str) -> Callable[[Answer], float | None]:
     return lambda answer: answer[1].get(name)
 
 
-def _means(groups: Sequence[Sequence[Answer]], value: Callable[[Answer], float | None]) -> list[float]:
+def _means(
+    groups: Sequence[Sequence[Answer]], value: Callable[[Answer], float | None]
+) -> list[float]:
     """One mean for every prompt with an answer that has the value."""
-    known = [[number for answer in group if (number := value(answer)) is not None] for group in groups]
+    known = [
+        [number for answer in group if (number := value(answer)) is not None] for group in groups
+    ]
     return [statistics.fmean(numbers) for numbers in known if numbers]
 
 
 def _passes(k: int, groups: Sequence[Sequence[Answer]]) -> list[float]:
     """pass@k of every prompt with at least k scored completions."""
-    verdicts = [[parts["correct"] for _, parts in group if parts.get("correct") is not None] for group in groups]
-    return [pass_at(k, right=sum(v == 1 for v in each), of=len(each)) for each in verdicts if len(each) >= k]
+    verdicts = [
+        [parts["correct"] for _, parts in group if parts.get("correct") is not None]
+        for group in groups
+    ]
+    return [
+        pass_at(k, right=sum(v == 1 for v in each), of=len(each))
+        for each in verdicts
+        if len(each) >= k
+    ]
 
 
 def _long_references(prompts: Sequence[Prompt]) -> bool:
@@ -292,7 +345,11 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
     kinds = {"greedy": [r.length for r in rollouts if r.sample == GREEDY]}
     kinds["drawn"] = [r.length for r in rollouts if r.sample != GREEDY]
     return {
-        kind: {"mean": statistics.fmean(n), "median": float(statistics.median(n)), "max": float(max(n))}
+        kind: {
+            "mean": statistics.fmean(n),
+            "median": float(statistics.median(n)),
+            "max": float(max(n)),
+        }
         for kind, n in kinds.items()
         if n
     }

@@ -43,12 +43,16 @@ def export(
         ascent.export("runs/sft", "models/sft", push="me/sft", private=True)
     """
     if private and push is None:
-        raise ValueError("private applies to the repository that push names; give push OWNER/NAME, or leave it out")
+        raise ValueError(
+            "private applies to the repository that push names; give push OWNER/NAME, or leave it out"
+        )
     if push is not None:
         check_push(push)
     folder = model_folder(str(model))
     if not isinstance(folder, Path):
-        raise ValueError(f"{model} is a hub name; export takes a run or a model folder of this machine")
+        raise ValueError(
+            f"{model} is a hub name; export takes a run or a model folder of this machine"
+        )
     _check_whole(folder)
     exporting.check_free(Path(target))
     write_model, run = _writer(folder, trust_remote_code), run_of(folder)
@@ -56,7 +60,12 @@ def export(
     def write(writing: Path) -> None:
         write_model(writing)
         if run is not None or push is not None:
-            write_card(writing, run, push or Path(target).name, int(folder.parent.name) if run is not None else 0)
+            write_card(
+                writing,
+                run,
+                push or Path(target).name,
+                int(folder.parent.name) if run is not None else 0,
+            )
 
     written = exporting.export(write, Path(target))
     if push is not None:
@@ -71,7 +80,9 @@ def _check_whole(folder: Path) -> None:
         try:
             manifest.verify(checkpoint, under=f"{folder.name}/")
         except manifest.CheckpointError as error:
-            raise ValueError(f"{checkpoint} cannot be exported: {error}; name another checkpoint of the run") from error
+            raise ValueError(
+                f"{checkpoint} cannot be exported: {error}; name another checkpoint of the run"
+            ) from error
 
 
 def _writer(folder: Path, trust_remote_code: bool) -> Writer:

@@ -42,7 +42,10 @@ from ascent.runs.jsonl import encode_line
 from ascent.setup import evaluation
 from ascent.setup.offline import Training
 
-WARM_UP, WARM_UP_CUDA = 1, 2  # steps that are not measured; on a GPU the second one still captures graphs
+WARM_UP, WARM_UP_CUDA = (
+    1,
+    2,
+)  # steps that are not measured; on a GPU the second one still captures graphs
 LEAST, MOST = 2, 12  # steps that are
 ENOUGH = 2.0  # seconds of measured steps, after which no more are taken
 GPU_DTYPE = "bfloat16"  # where the recipe leaves it to the machine
@@ -50,7 +53,12 @@ METRIC_BYTES = 2048  # of a step in metrics.jsonl
 PHASES = ("time/sample", "time/score", "time/prepare", "time/update", "time/refresh")
 SAVED = "checkpoints"
 # What is forecast, the first that was logged often enough.
-SCORES = ("eval/reward/correct", "reward/correct", "eval/preference/accuracy", "preference/accuracy")
+SCORES = (
+    "eval/reward/correct",
+    "reward/correct",
+    "eval/preference/accuracy",
+    "preference/accuracy",
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,11 @@ class _StepMetrics:
 
 
 def forecast(
-    recipe: Recipe, overrides: Overrides = (), *, gpu: str | None = None, say: Callable[[str], None] = print
+    recipe: Recipe,
+    overrides: Overrides = (),
+    *,
+    gpu: str | None = None,
+    say: Callable[[str], None] = print,
 ) -> RunForecast:
     """Forecast memory, time by phase, tokens and disk of a run, from a few measured steps; nothing is kept.
 
@@ -138,7 +150,9 @@ def forecast(
     plan = plan_of(recipe, overrides)
     if gpu is None:
         say_slow(plan, say)
-    elif plan.origins.get("model.dtype") == "default" and not isinstance(recipe, Plan):  # that of this machine
+    elif plan.origins.get("model.dtype") == "default" and not isinstance(
+        recipe, Plan
+    ):  # that of this machine
         plan = plan_of(recipe, overrides, given={"model.dtype": GPU_DTYPE})
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         work = Path(folder)
@@ -155,7 +169,9 @@ def forecast(
         peak = forecast_peak(plan, training, watch, trained)
         device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
         cost = StepCost(
-            phases={name: _mean(steps, name) for name in PHASES if any(name in each for each in steps)},
+            phases={
+                name: _mean(steps, name) for name in PHASES if any(name in each for each in steps)
+            },
             seconds=_mean(steps, "time/step"),
             tokens=_mean(steps, "tokens/run"),
             evaluating=evaluated,
@@ -180,11 +196,17 @@ def forecast_score(run: str | Path, *, metric: str | None = None) -> RunScoreFor
     source = read_run(Path(run))
     steps = validate(read_yaml(source.config, str(source.path / CONFIG))).run.steps
     names = SCORES if metric is None else (metric,)
-    curves = {name: [each for each in points(source.metrics, name) if each[0] >= 1] for name in names}
+    curves = {
+        name: [each for each in points(source.metrics, name) if each[0] >= 1] for name in names
+    }
     known = [name for name in names if curves[name]]
     if not known:
-        logged = sorted({name for record in source.metrics for name in record} - {"step", "timestamp"})
-        raise ValueError(f"{' or '.join(names)} was not logged by {run}; it has {', '.join(logged)}")
+        logged = sorted(
+            {name for record in source.metrics for name in record} - {"step", "timestamp"}
+        )
+        raise ValueError(
+            f"{' or '.join(names)} was not logged by {run}; it has {', '.join(logged)}"
+        )
     name = next((name for name in known if len(curves[name]) >= MIN_POINTS), known[0])
     values = [value for _, value in curves[name]]
     if min(values) < 0 or max(values) > 1:
@@ -198,20 +220,31 @@ def forecast_score(run: str | Path, *, metric: str | None = None) -> RunScoreFor
 
 def _measure_steps(training: Training) -> list[Mapping[str, float]]:
     """The metrics of the steps after the warm-up: at least two, and more where they are short."""
-    tracker, warm_up = _StepMetrics(), WARM_UP_CUDA if training.model.device.type == "cuda" else WARM_UP
+    tracker, warm_up = (
+        _StepMetrics(),
+        WARM_UP_CUDA if training.model.device.type == "cuda" else WARM_UP,
+    )
     parts = loop.LoopParts(training.source, training.trained, tracker, lambda step, state: None)
 
     def enough() -> bool:
-        seconds = [each["time/step"] for each in tracker.steps[warm_up:]]  # without the step that is going on
+        seconds = [
+            each["time/step"] for each in tracker.steps[warm_up:]
+        ]  # without the step that is going on
         return len(seconds) + 1 >= LEAST and sum(seconds) > ENOUGH
 
-    loop.run(parts, loop.Schedule(warm_up + max(LEAST, min(MOST, training.steps)), 10**9, 10**9), stop=enough)
+    loop.run(
+        parts,
+        loop.Schedule(warm_up + max(LEAST, min(MOST, training.steps)), 10**9, 10**9),
+        stop=enough,
+    )
     return tracker.steps[warm_up:]
 
 
 def _measure_checkpoint(training: Training, work: Path) -> tuple[float, int]:
     """Seconds and bytes."""
-    parts = loop.LoopParts(training.source, training.trained, _StepMetrics(), lambda step, state: None)
+    parts = loop.LoopParts(
+        training.source, training.trained, _StepMetrics(), lambda step, state: None
+    )
     begun = time.perf_counter()
     state = {**loop.state_of(parts), "rng": rng.capture()}
     saved = save(work / SAVED, 0, state, {"model": training.model.save, **training.saved})
@@ -241,7 +274,10 @@ def _measure_centering(training: Training) -> float:
 def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     card, config, sampled = find_gpu(name), plan.config, plan.row.samples
     on_card: dict[str, Any] = {"cuda": True, "card": int(card.memory)}
-    memory, microbatch = memory_of(plan, training, **on_card), largest_microbatch(plan, training, **on_card)
+    memory, microbatch = (
+        memory_of(plan, training, **on_card),
+        largest_microbatch(plan, training, **on_card),
+    )
     rollouts, module = config.rollouts, training.model.module
     parameters = num_parameters(module)[0]
     trained = sum(each.numel() for each in training.model.parameters())
@@ -254,19 +290,25 @@ def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
         tokens = sequences * rollouts.max_new_tokens + rollouts.prompts_per_step * prompt
     else:
         tokens = float(sum(len(each["tokens_T"]) for each in training.source.next(1)))
-    kv_bytes = 2 * shape.layers * shape.key_value_heads * shape.head_size * BYTES[config.model.dtype]
+    kv_bytes = (
+        2 * shape.layers * shape.key_value_heads * shape.head_size * BYTES[config.model.dtype]
+    )
     work = StepWork(
         parameters=parameters,
         tokens=tokens,
         trained=trained,
         passes=config.update.epochs if sampled else 1,
         updates=config.update.epochs * config.update.minibatches if sampled else 1,
-        forwards=1 + len({"reference", "teacher", "critic"} & set(plan.row.needs)) if sampled else 0,
+        forwards=1 + len({"reference", "teacher", "critic"} & set(plan.row.needs))
+        if sampled
+        else 0,
         trained_models=1 + len(training.others),
         recomputes=config.model.gradient_checkpointing,
         offloaded=config.update.optimizer_offload,
         layers=shape.layers,
-        microbatches=max(config.update.minibatches if sampled else 1, math.ceil(tokens / microbatch)),
+        microbatches=max(
+            config.update.minibatches if sampled else 1, math.ceil(tokens / microbatch)
+        ),
         sequences=sequences,
         prompt_tokens=rollouts.prompts_per_step * prompt,
         new_tokens=rollouts.max_new_tokens,
@@ -276,19 +318,27 @@ def _on_gpu(plan: Plan, training: Training, name: str) -> RunForecast:
     # While it is sampled nothing but what persists is in memory, and the KV cache is given back before the update.
     persistent = memory.persistent + memory.reference + memory.critic
     room = max(0.0, MEMORY_FRACTION * (card.memory - persistent))
-    peak = PeakMemory(max(memory.total, persistent + int(min(room, kv_cache_bytes(work)))), int(card.memory))
+    peak = PeakMemory(
+        max(memory.total, persistent + int(min(room, kv_cache_bytes(work)))), int(card.memory)
+    )
     phases = step_seconds(card, work, free_memory=room)
-    saved = memory.weights if trained == parameters else trained * BYTES[config.model.dtype]  # an adapter alone
+    saved = (
+        memory.weights if trained == parameters else trained * BYTES[config.model.dtype]
+    )  # an adapter alone
     checkpoint = saved + memory.masters + memory.moments + memory.host + memory.critic
     cost = StepCost(phases, sum(phases.values()), tokens, checkpoint=checkpoint)
     return _total(plan, training, name, cost, peak)
 
 
-def _total(plan: Plan, training: Training, device: str, cost: StepCost, peak: PeakMemory) -> RunForecast:
+def _total(
+    plan: Plan, training: Training, device: str, cost: StepCost, peak: PeakMemory
+) -> RunForecast:
     """From one step to the whole run."""
     run, steps = plan.config.run, training.steps
     evaluates = training.evaluate is not None or bool(training.heldout)
-    evaluations = (-(-steps // run.evaluate_every) + (training.evaluate is not None)) if evaluates else 0
+    evaluations = (
+        (-(-steps // run.evaluate_every) + (training.evaluate is not None)) if evaluates else 0
+    )
     checkpoints = -(-steps // run.save_every)
     centering = cost.centering * (checkpoints if run.keep_best else 1)
     logged = _sample_bytes(training) + METRIC_BYTES
@@ -303,7 +353,10 @@ def _total(plan: Plan, training: Training, device: str, cost: StepCost, peak: Pe
         step_seconds=cost.seconds,
         evaluation_seconds=cost.evaluating,
         checkpoint_seconds=cost.saving,
-        total_seconds=steps * cost.seconds + evaluations * cost.evaluating + checkpoints * cost.saving + centering,
+        total_seconds=steps * cost.seconds
+        + evaluations * cost.evaluating
+        + checkpoints * cost.saving
+        + centering,
         tokens=round(steps * cost.tokens),
         memory=peak.bytes,
         available=peak.available,

@@ -21,7 +21,14 @@ from ascent.plan.resolve import Plan
 from ascent.runs import jsonl
 from ascent.runs.folder import CHANGES, CONFIG, INPUTS, read_json
 from ascent.setup.early_checks import check_names
-from ascent.setup.fingerprints import FingerprintReader, Input, InputName, difference, find_inputs, unchecked
+from ascent.setup.fingerprints import (
+    FingerprintReader,
+    Input,
+    InputName,
+    difference,
+    find_inputs,
+    unchecked,
+)
 from ascent.setup.objects import describe_unchecked
 
 FORMAT = 2
@@ -36,9 +43,13 @@ class RecordedInputs(NamedTuple):
     inputs: dict[str, Input]
 
 
-def record_inputs(plan: Plan, folder: Path, *, say: Say, ranks: Ranks = SINGLE) -> tuple[Plan, list[Input]]:
+def record_inputs(
+    plan: Plan, folder: Path, *, say: Say, ranks: Ranks = SINGLE
+) -> tuple[Plan, list[Input]]:
     """For a new run: its plan with pinned models, and its inputs, which rank 0 reads."""
-    found = ranks.broadcast(_read_inputs(plan, folder, say) if ranks.is_first else [], "the inputs of the run")
+    found = ranks.broadcast(
+        _read_inputs(plan, folder, say) if ranks.is_first else [], "the inputs of the run"
+    )
     return pin_models(plan, found, say=say), found
 
 
@@ -54,26 +65,41 @@ def _read_inputs(plan: Plan, folder: Path, say: Say) -> list[Input]:
 def inputs_text(plan: Plan, found: Sequence[Input]) -> str:
     """The text of inputs.json; `plan` has the names of models as the recipe gives them."""
     recipe = flatten(plan.config)
-    origins = {key: plan.origins[key] for key in recipe if key in plan.origins}  # for people; resume does not read it
+    origins = {
+        key: plan.origins[key] for key in recipe if key in plan.origins
+    }  # for people; resume does not read it
     inputs = [each.record() for each in found]
     content = {"format": FORMAT, "recipe": recipe, "origins": origins, "inputs": inputs}
     return json.dumps(content, indent=1) + "\n"
 
 
 def check_inputs(
-    plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say, ranks: Ranks = SINGLE
+    plan: Plan,
+    folder: Path,
+    done: int,
+    *,
+    started: bool,
+    accept: bool,
+    say: Say,
+    ranks: Ranks = SINGLE,
 ) -> tuple[Plan, list[dict[str, Any]]]:
     """For a run resumed after step `done`: its plan with pinned models, and the new lines of changes.jsonl.
 
     Raises ValueError where the recipe changed in a way that is not allowed, or where inputs changed and `accept` is
     False. `started` means that there is a checkpoint, so inputs that only a start reads are not compared. Rank 0 reads.
     """
-    own = _compare_inputs(plan, folder, done, started=started, accept=accept, say=say) if ranks.is_first else None
+    own = (
+        _compare_inputs(plan, folder, done, started=started, accept=accept, say=say)
+        if ranks.is_first
+        else None
+    )
     found, record = cast(Compared, ranks.broadcast(own, "the inputs of the run"))
     return pin_models(plan, found, say=say), record
 
 
-def _compare_inputs(plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say) -> Compared:
+def _compare_inputs(
+    plan: Plan, folder: Path, done: int, *, started: bool, accept: bool, say: Say
+) -> Compared:
     before, now = read(folder, done + 1), flatten(plan.config)
     edits = recipes.find_changes(before.recipe, now)
     recipes.check_changes(edits, before.recipe, str(folder / CONFIG))
@@ -82,7 +108,11 @@ def _compare_inputs(plan: Plan, folder: Path, done: int, *, started: bool, accep
     if started:
         _refuse_late(edits, plan, folder)
     reader = FingerprintReader(folder, plan.config.seed, before.inputs, plan.objects)
-    found = {each.key: reader(each) for each in names if each.key not in skipped and not _written_since(each, before)}
+    found = {
+        each.key: reader(each)
+        for each in names
+        if each.key not in skipped and not _written_since(each, before)
+    }
     pairs = [
         (before.inputs.get(key), found.get(key))
         for key in dict.fromkeys((*before.inputs, *found))
@@ -93,7 +123,11 @@ def _compare_inputs(plan: Plan, folder: Path, done: int, *, started: bool, accep
         _refuse_other_prompts(changed, folder)
     if changed and not accept:
         raise ValueError(_refusal([words for *_, words in changed], folder, done + 1))
-    for line in (*(each.describe(done + 1) for each in edits), *_schedules(edits, now), *reader.hashing.words()):
+    for line in (
+        *(each.describe(done + 1) for each in edits),
+        *_schedules(edits, now),
+        *reader.hashing.words(),
+    ):
         say(line)
     for *_, words in changed:
         say(f"{words}: accepted, from step {done + 1} on")
@@ -114,7 +148,9 @@ def read(folder: Path, step: int) -> RecordedInputs:
         )
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is not of format {FORMAT}, which this version reads; use the version that wrote it")
+        raise ValueError(
+            f"{path} is not of format {FORMAT}, which this version reads; use the version that wrote it"
+        )
     recipe = dict(content["recipe"])
     inputs = {each["key"]: Input(**each) for each in content["inputs"]}
     for line in jsonl.read(folder / CHANGES).records:
@@ -133,7 +169,10 @@ def pin_models(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
     places = {
         each.key: each.at
         for each in found
-        if each.key in models and each.content and each.at != each.name and not each.name.startswith("tiny:")
+        if each.key in models
+        and each.content
+        and each.at != each.name
+        and not each.name.startswith("tiny:")
     }
     values = plan.config.model_dump(mode="json", exclude_unset=True)
     for key, at in places.items():
@@ -142,7 +181,9 @@ def pin_models(plan: Plan, found: Sequence[Input], *, say: Say) -> Plan:
     for each in found:
         if each.key in places and Path(each.at) != Path(each.name).expanduser().absolute():
             say(f"{each.key} {each.name} is {each.at}")
-    return replace(plan, config=validate(values), inputs={each.key: each.fingerprint for each in found})
+    return replace(
+        plan, config=validate(values), inputs={each.key: each.fingerprint for each in found}
+    )
 
 
 def _put(values: Any, key: str, value: Any) -> None:
@@ -166,7 +207,9 @@ def _refuse_late(edits: Sequence[Change], plan: Plan, folder: Path) -> None:
             )
 
 
-def _refuse_other_prompts(changed: Sequence[tuple[Input | None, Input | None, str]], folder: Path) -> None:
+def _refuse_other_prompts(
+    changed: Sequence[tuple[Input | None, Input | None, str]], folder: Path
+) -> None:
     """An unfinished rollout would go on behind another prompt than it was begun with."""
     for was, now, words in changed:
         if "data.train" in (each.key for each in (was, now) if each is not None):
@@ -178,7 +221,11 @@ def _refuse_other_prompts(changed: Sequence[tuple[Input | None, Input | None, st
 
 def _written_since(each: InputName, before: RecordedInputs) -> bool:
     """Whether a file that a reward option names was absent at the start: the reward may have written it."""
-    return each.kind == "file" and each.key not in before.inputs and before.recipe.get(each.key) == each.name
+    return (
+        each.kind == "file"
+        and each.key not in before.inputs
+        and before.recipe.get(each.key) == each.name
+    )
 
 
 def _refusal(words: Sequence[str], folder: Path, step: int) -> str:
@@ -208,7 +255,9 @@ def _input_line(was: Input | None, now: Input | None) -> dict[str, Any]:
 
 def recipe_at(folder: Path, step: int) -> dict[str, Any]:
     """The recipe that `step` was trained with: config.yaml, with the values of that step where it has changed since."""
-    values: dict[str, Any] = read_yaml((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    values: dict[str, Any] = read_yaml(
+        (folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG)
+    )
     for each in recipes.find_changes(flatten(validate(values)), read(folder, step).recipe):
         _put(values, each.key, each.now)
     return values

@@ -40,7 +40,12 @@ from ascent.runs.lock import Lock
 from ascent.setup.data import load_records, refuse_absent_files
 from ascent.setup.judges import SIMULATED, judge_of
 
-RECIPE, FEEDBACK, COMPARISONS, MEASURED = "rounds.yaml", "feedback.jsonl", "comparisons.jsonl", "measured.json"
+RECIPE, FEEDBACK, COMPARISONS, MEASURED = (
+    "rounds.yaml",
+    "feedback.jsonl",
+    "comparisons.jsonl",
+    "measured.json",
+)
 # Keys of a stage's recipe that the rounds set.
 SET_BY_ROUNDS = ("seed", "model.policy", "model.reward_model", "model.reference")
 
@@ -96,7 +101,9 @@ def iterate(
     """
     recipe, folder = _read(recipe, overrides), Path(run)
     folders = Folders(folder, recipe)
-    plans = {number: _plans(folders, number) for number in range(recipe.rounds + 1)}  # refuses what cannot work
+    plans = {
+        number: _plans(folders, number) for number in range(recipe.rounds + 1)
+    }  # refuses what cannot work
     if recipe.collect.annotator == PERSON and person is None:
         raise ValueError(
             "collect.annotator is a person, but nobody is there to be asked; run ascent iterate, or pass person="
@@ -115,14 +122,20 @@ def iterate(
             _collect(folders, number, person, say)
             for name, plan in plans[number].items():
                 stage(plan, folders.round(number) / name, say, progress=progress)
-            results.append(RoundResult(Path(folders.policy(number)), _measure(folders, number, say)))
+            results.append(
+                RoundResult(Path(folders.policy(number)), _measure(folders, number, say))
+            )
         return results
 
 
-def _read(recipe: str | Path | Mapping[str, Any] | IterateConfig, overrides: Overrides) -> IterateConfig:
+def _read(
+    recipe: str | Path | Mapping[str, Any] | IterateConfig, overrides: Overrides
+) -> IterateConfig:
     if isinstance(recipe, IterateConfig):
         if overrides:
-            raise ValueError("overrides apply to a recipe, but this one is read already; override its source")
+            raise ValueError(
+                "overrides apply to a recipe, but this one is read already; override its source"
+            )
         return recipe
     tree = nest_keys(recipe) if isinstance(recipe, Mapping) else read_recipe(str(recipe))
     name = "the recipe" if isinstance(recipe, Mapping) else str(recipe)
@@ -177,18 +190,24 @@ def _refuse_absent_data(folders: Folders, plans: Mapping[int, Mapping[str, Plan]
 
 def _refuse_collect(folders: Folders) -> None:
     recipe, ask = folders.recipe, folders.recipe.collect
-    if all((folders.round(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)):
+    if all(
+        (folders.round(number) / COMPARISONS).is_file() for number in range(1, recipe.rounds + 1)
+    ):
         return
     with _errors_of("collect.prompts"):
         records = load_records(ask.prompts, "prompts", seed=recipe.seed + 1).records
     if ask.annotator != PERSON:
         with _errors_of("collect.annotator"):
-            _try_judge(ask.annotator, ask.form, [each for each in records if isinstance(each, Prompt)])
+            _try_judge(
+                ask.annotator, ask.form, [each for each in records if isinstance(each, Prompt)]
+            )
 
 
 def _refuse_measure(folders: Folders) -> None:
     recipe, settings = folders.recipe, folders.recipe.measure
-    if settings is None or all((folders.round(n) / MEASURED).is_file() for n in range(1, recipe.rounds + 1)):
+    if settings is None or all(
+        (folders.round(n) / MEASURED).is_file() for n in range(1, recipe.rounds + 1)
+    ):
         return
     with _errors_of("measure.prompts"):
         prompts = load_prompts(settings.prompts, None)
@@ -198,7 +217,10 @@ def _refuse_measure(folders: Folders) -> None:
             "file.py:function"
         )
     named = Path(settings.judge.partition("?")[0]).expanduser()
-    if recipe.reward_model is not None and named.resolve() == (folders.round(1) / "reward_model").resolve():
+    if (
+        recipe.reward_model is not None
+        and named.resolve() == (folders.round(1) / "reward_model").resolve()
+    ):
         return  # it exists once the first round is measured
     with _errors_of("measure.judge"):
         _try_judge(settings.judge, "pairs", prompts)
@@ -222,7 +244,9 @@ def _errors_of(owner: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        raise ValueError("\n".join(f"{owner}: {line}" for line in str(error).splitlines())) from None
+        raise ValueError(
+            "\n".join(f"{owner}: {line}" for line in str(error).splitlines())
+        ) from None
 
 
 def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> None:
@@ -231,20 +255,35 @@ def _collect(folders: Folders, number: int, person: Person | None, say: Say) -> 
         say(f"{here / FEEDBACK} is finished")
         return
     found = collect(
-        folders.policy(number - 1), ask.prompts, out=here / FEEDBACK, judge=ask.annotator, annotator=ask.annotator,
-        form=ask.form, samples=ask.samples, per_prompt=ask.per_prompt, repeat=ask.repeat,
-        max_new_tokens=ask.max_new_tokens, temperature=ask.temperature, seed=folders.recipe.seed + number,
-        person=person, say=say,
-    )  # fmt: skip
+        folders.policy(number - 1),
+        ask.prompts,
+        out=here / FEEDBACK,
+        judge=ask.annotator,
+        annotator=ask.annotator,
+        form=ask.form,
+        samples=ask.samples,
+        per_prompt=ask.per_prompt,
+        repeat=ask.repeat,
+        max_new_tokens=ask.max_new_tokens,
+        temperature=ask.temperature,
+        seed=folders.recipe.seed + number,
+        person=person,
+        say=say,
+    )
     if found.unjudged:
-        raise ValueError(f"{ask.annotator} gave no verdict on {found.unjudged.total()} questions: {found.unjudged}")
+        raise ValueError(
+            f"{ask.annotator} gave no verdict on {found.unjudged.total()} questions: {found.unjudged}"
+        )
     if not found.finished:
         raise StageStopped(
             f"{found.done} of {found.questions} questions of round {number} are answered; the same command asks the "
             f"others, and so does a page: {_label_command(folders, number)}"
         )
     say(f"{found.done} verdicts in {here / FEEDBACK}")
-    verdicts = [(folders.round(each) / FEEDBACK).read_text(encoding="utf-8") for each in range(1, number + 1)]
+    verdicts = [
+        (folders.round(each) / FEEDBACK).read_text(encoding="utf-8")
+        for each in range(1, number + 1)
+    ]
     replace_file(here / COMPARISONS, "".join(verdicts))
 
 
@@ -252,10 +291,15 @@ def _label_command(folders: Folders, number: int) -> str:
     """The command that asks the questions of a round in a browser."""
     ask = folders.recipe.collect
     options = {
-        "prompts": ask.prompts, "out": folders.round(number) / FEEDBACK, "form": ask.form, "samples": ask.samples,
-        "per-prompt": ask.per_prompt, "max-new-tokens": ask.max_new_tokens, "temperature": ask.temperature,
+        "prompts": ask.prompts,
+        "out": folders.round(number) / FEEDBACK,
+        "form": ask.form,
+        "samples": ask.samples,
+        "per-prompt": ask.per_prompt,
+        "max-new-tokens": ask.max_new_tokens,
+        "temperature": ask.temperature,
         "seed": folders.recipe.seed + number,
-    }  # fmt: skip
+    }
     words = [
         folders.policy(number - 1),
         *(word for name, value in options.items() for word in (f"--{name}", str(value))),
@@ -269,20 +313,29 @@ def _measure(folders: Folders, number: int, say: Say) -> Mapping[str, Any] | Non
         return None
     if not file.is_file():
         found = compare(
-            folders.policy(number), folders.policy(0), settings.prompts, settings.judge, samples=settings.samples,
-            max_new_tokens=settings.max_new_tokens, seed=folders.recipe.seed,
-        )  # fmt: skip
+            folders.policy(number),
+            folders.policy(0),
+            settings.prompts,
+            settings.judge,
+            samples=settings.samples,
+            max_new_tokens=settings.max_new_tokens,
+            seed=folders.recipe.seed,
+        )
         replace_file(file, json.dumps(found.as_dict(), indent=1) + "\n")
     comparison: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     rate = comparison["win_rate"]
-    say(f"round {number}: win rate over the first policy {rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})")
+    say(
+        f"round {number}: win rate over the first policy {rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})"
+    )
     return comparison
 
 
 def _record_recipe(file: Path, recipe: IterateConfig, say: Say) -> None:
     """Write the recipe; refuse a folder that holds another one. Rounds may be added."""
     if file.is_file():
-        before = iterate_config(yaml_text.read(file.read_text(encoding="utf-8"), str(file)), str(file))
+        before = iterate_config(
+            yaml_text.read(file.read_text(encoding="utf-8"), str(file)), str(file)
+        )
         if before.model_copy(update={"rounds": recipe.rounds}) != recipe:
             one, other = before.model_dump(), recipe.model_dump()
             key = next(name for name in one if name != "rounds" and one[name] != other[name])
@@ -290,6 +343,8 @@ def _record_recipe(file: Path, recipe: IterateConfig, say: Say) -> None:
                 f"{file} is another recipe: {key} was {one[key]!r} and is {other[key]!r}; use a new folder"
             )
         if recipe.rounds < before.rounds:
-            raise ValueError(f"{file} has {before.rounds} rounds, the recipe {recipe.rounds}; rounds can only be added")
+            raise ValueError(
+                f"{file} has {before.rounds} rounds, the recipe {recipe.rounds}; rounds can only be added"
+            )
         say(f"continuing in {file.parent}")
     replace_file(file, yaml_text.write(recipe.model_dump(mode="json")))

@@ -81,9 +81,13 @@ def label(
     """
     names = (sources,) if isinstance(sources, str) else tuple(sources)
     plan = LabelingPlan(form, overlap, repeat, scale, tuple(annotators or ()), seed)
-    answers = _AnswerSource(names, prompts, step, limit, per_prompt, samples, max_new_tokens, temperature, top_p)
+    answers = _AnswerSource(
+        names, prompts, step, limit, per_prompt, samples, max_new_tokens, temperature, top_p
+    )
     file = Path(out) if out is not None else answers.default_out()
-    return _label(plan, answers, file, None if guidelines is None else Path(guidelines), host, port, say)
+    return _label(
+        plan, answers, file, None if guidelines is None else Path(guidelines), host, port, say
+    )
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,15 @@ class _AnswerSource:
                 "have the models answer them, or a file with the answers of all models"
             )
         if self.step is not None and (self.prompts is not None or not is_run(self.names[0])):
-            raise ValueError(f"step={self.step} chooses among the logged rollouts of a run; leave it out here")
+            raise ValueError(
+                f"step={self.step} chooses among the logged rollouts of a run; leave it out here"
+            )
 
     def default_out(self) -> Path:
         if len(self.names) != 1:
-            raise ValueError("verdicts on several models need a file of their own: give --out labels.jsonl")
+            raise ValueError(
+                "verdicts on several models need a file of their own: give --out labels.jsonl"
+            )
         name = Path(Path(self.names[0].partition(":")[0]).name)
         return Path(f"{name.stem if name.suffix in SUFFIXES else name}.labels.jsonl")
 
@@ -129,25 +137,37 @@ class _AnswerSource:
         )
         return questions, left_out + found.left_out
 
-    def sampled(self, plan: LabelingPlan, prompts: str, out: Path, say: Say) -> tuple[list[Comparison], Counter[str]]:
+    def sampled(
+        self, plan: LabelingPlan, prompts: str, out: Path, say: Say
+    ) -> tuple[list[Comparison], Counter[str]]:
         """The same about answers that the models give now."""
         from ascent.api.collect import QuestionPlan, make_questions  # imports torch
         from ascent.rollouts.generate import SamplingParams
 
         sampling = SamplingParams(self.max_new_tokens, plan.seed, self.temperature, self.top_p)
-        asked = QuestionPlan(self.names, prompts, plan.form, self.samples, self.per_prompt, self.limit, sampling)
+        asked = QuestionPlan(
+            self.names, prompts, plan.form, self.samples, self.per_prompt, self.limit, sampling
+        )
         return make_questions(asked, samples_path(out), say)
 
 
 def _label(
-    plan: LabelingPlan, answers: _AnswerSource, out: Path, guidelines: Path | None, host: str, port: int, say: Say
+    plan: LabelingPlan,
+    answers: _AnswerSource,
+    out: Path,
+    guidelines: Path | None,
+    host: str,
+    port: int,
+    say: Say,
 ) -> LabelResult:
     extra.require()
     from ascent.view.label import label_app, read_guidelines
     from ascent.view.server import link, listen, make_token, serve
 
     if out.suffix != ".jsonl":
-        raise ValueError(f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl")
+        raise ValueError(
+            f"out={out}, but verdicts are lines of JSON; name a file that ends in .jsonl"
+        )
     if answers.prompts is None and out.resolve() == Path(answers.names[0]).resolve():
         raise ValueError(f"out={out} is the file that is judged; give another --out")
     shown = "" if guidelines is None else read_guidelines(guidelines)
@@ -157,7 +177,9 @@ def _label(
         questions, left_out = recorded or answers.sampled(plan, answers.prompts or "", out, say)
         if not questions:
             raise ValueError(f"there are no two different answers to one prompt ({dict(left_out)})")
-        app = label_app(LabelingSession(log, questions, plan), guidelines=shown, host=host, token=token)
+        app = label_app(
+            LabelingSession(log, questions, plan), guidelines=shown, host=host, token=token
+        )
         for reason, count in sorted(left_out.items()):
             say(f"not asked about: {count} {reason}")
         say(f"{len(questions)} questions; {len(log.rows)} verdicts so far, in {out}; Ctrl-C ends")
@@ -170,4 +192,6 @@ def _label(
 
 def _links(address: str, annotators: Sequence[str]) -> list[str]:
     join = "&" if "?" in address else "?"
-    return [f"{name}: {address}{join}annotator={quote(name)}" for name in annotators] or [f"open {address}"]
+    return [f"{name}: {address}{join}annotator={quote(name)}" for name in annotators] or [
+        f"open {address}"
+    ]

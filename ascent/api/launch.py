@@ -42,7 +42,13 @@ def resume_in_processes(
     run: Path, processes: int, *, accept_changes: bool, layout: str, progress: bool, say: Say
 ) -> Run:
     """`ascent.resume` in so many ranks."""
-    words = ["resume", str(run), "--layout", layout, *(["--accept-changes"] if accept_changes else [])]
+    words = [
+        "resume",
+        str(run),
+        "--layout",
+        layout,
+        *(["--accept-changes"] if accept_changes else []),
+    ]
     return _run(words, run, processes, progress=progress, say=say)
 
 
@@ -78,17 +84,30 @@ def resume_on_ray(
         plan = resolve(validate(config))
         refuse_idle_samplers(plan, options.samplers)
         refuse_idle_reward_workers(plan, options.reward_workers)
-    words = ["resume", str(folder), "--layout", layout, *(["--accept-changes"] if accept_changes else [])]
+    words = [
+        "resume",
+        str(folder),
+        "--layout",
+        layout,
+        *(["--accept-changes"] if accept_changes else []),
+    ]
     return _run_on_ray(words, folder, options, progress=progress, say=say)
 
 
 def ray_options(
-    ray: bool, processes: int, samplers: int, cpus: float, gpus: float | None, reward_workers: int = 0
+    ray: bool,
+    processes: int,
+    samplers: int,
+    cpus: float,
+    gpus: float | None,
+    reward_workers: int = 0,
 ) -> RayOptions | None:
     """None without --ray; ValueError for its options without it."""
     if ray:
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ValueError("--ray starts ranks, but this process is one already; use either --ray or torchrun")
+            raise ValueError(
+                "--ray starts ranks, but this process is one already; use either --ray or torchrun"
+            )
         return RayOptions(processes, samplers, cpus, gpus, reward_workers)
     if samplers or reward_workers or cpus != 1 or gpus is not None:
         raise ValueError(
@@ -124,7 +143,11 @@ def refuse_idle_reward_workers(plan: Plan, workers: int) -> None:
     if not workers or (plan.row.samples and not OF_THE_TRAINER.issuperset(uses)):
         return
     names = ", ".join(uses) if uses else "none, or model.reward_model"
-    what = f"the rewards ({names}) run in the trainer" if plan.row.samples else f"{plan.row.name} samples nothing"
+    what = (
+        f"the rewards ({names}) run in the trainer"
+        if plan.row.samples
+        else f"{plan.row.name} samples nothing"
+    )
     raise ValueError(f"reward_workers={workers}, but {what}; leave out --reward-workers")
 
 
@@ -144,7 +167,13 @@ def set_samplers(run: str | Path, count: int, *, say: Say = print) -> None:
 
 
 def refuse_objects(
-    processes: int, recipe: Any, given: Mapping[str, Any], tokenizer: Any, callbacks: Any, *, ray: bool = False
+    processes: int,
+    recipe: Any,
+    given: Mapping[str, Any],
+    tokenizer: Any,
+    callbacks: Any,
+    *,
+    ray: bool = False,
 ) -> None:
     """ValueError where something that only this process has would have to be in the others."""
     own = [key for key, value in given.items() if value is not None and not isinstance(value, str)]
@@ -158,14 +187,20 @@ def refuse_objects(
 
 
 def _run(words: Sequence[str], folder: Path, processes: int, *, progress: bool, say: Say) -> Run:
-    status = launch(ascent_command(*words, *([] if progress else ["--no-progress"])), processes, say=say)
+    status = launch(
+        ascent_command(*words, *([] if progress else ["--no-progress"])), processes, say=say
+    )
     return _result(folder, status)
 
 
-def _run_on_ray(words: Sequence[str], folder: Path, options: RayOptions, *, progress: bool, say: Say) -> Run:
+def _run_on_ray(
+    words: Sequence[str], folder: Path, options: RayOptions, *, progress: bool, say: Say
+) -> Run:
     from ascent.scale.driver import run_on_ray
 
-    return _result(folder, run_on_ray([*words, *([] if progress else ["--no-progress"])], folder, options, say))
+    return _result(
+        folder, run_on_ray([*words, *([] if progress else ["--no-progress"])], folder, options, say)
+    )
 
 
 def _result(folder: Path, status: int) -> Run:

@@ -49,11 +49,15 @@ SUPPLY = {
 
 def check_inputs(name: str, needed: Collection[str], batch: Mapping[str, Any]) -> None:
     """ValueError that says how to supply what the batch lacks."""
-    needed = {"ref_logprobs_T" if each == "ref_logprobs_B" else each for each in needed}  # their sums
+    needed = {
+        "ref_logprobs_T" if each == "ref_logprobs_B" else each for each in needed
+    }  # their sums
     missing = [each for each in SUPPLY if each in needed and each not in batch]
     if missing:
         ways = "; ".join(f"{each}: {SUPPLY[each]}" for each in missing)
-        raise ValueError(f"{name} needs {', '.join(missing)}, which this batch does not have. {ways}")
+        raise ValueError(
+            f"{name} needs {', '.join(missing)}, which this batch does not have. {ways}"
+        )
 
 
 def check_step(batches: Sequence[PackedBatch], objective: Objective, steps: int) -> None:
@@ -61,7 +65,9 @@ def check_step(batches: Sequence[PackedBatch], objective: Objective, steps: int)
     row, first = objective.row, batches[0]
     needed = {name for each in objective.cells for name in each.required} - objective.want
     check_inputs(row.name, needed - ({"old_logprobs_T"} if row.loss is None else set()), first)
-    if objective.wants_mismatched and "ref_logprobs_T" not in first.get("mismatched", {"ref_logprobs_T": None}):
+    if objective.wants_mismatched and "ref_logprobs_T" not in first.get(
+        "mismatched", {"ref_logprobs_T": None}
+    ):
         raise ValueError(
             f"{row.name} needs reference log-probs of its mismatched answers too: inner = batch['mismatched']; "
             "inner['ref_logprobs_T'] = policy.reference_logprobs(inner)"
@@ -72,7 +78,9 @@ def check_step(batches: Sequence[PackedBatch], objective: Objective, steps: int)
 
 def check_versions(batches: Sequence[PackedBatch], steps: int) -> None:
     """ValueError where log-probs of the policy that sampled are needed and it is gone."""
-    sampled = max((int(each["versions_T"].max()) for each in batches if "versions_T" in each), default=steps)
+    sampled = max(
+        (int(each["versions_T"].max()) for each in batches if "versions_T" in each), default=steps
+    )
     if sampled < steps:
         raise ValueError(
             f"the batch was sampled at step {sampled} and the policy is at step {steps}, so its ratio would be 1 "
@@ -81,7 +89,12 @@ def check_versions(batches: Sequence[PackedBatch], steps: int) -> None:
 
 
 def objective_of_loss(
-    loss: Loss, options: Mapping[str, Any], *, head: Head, max_new_tokens: int, single_microbatch: bool
+    loss: Loss,
+    options: Mapping[str, Any],
+    *,
+    head: Head,
+    max_new_tokens: int,
+    single_microbatch: bool,
 ) -> Objective:
     """What the learner minimizes. A scalar model trains a row's value loss, one with a token head all other terms."""
     if callable(loss) and not isinstance(loss, Row):
@@ -93,7 +106,9 @@ def objective_of_loss(
             f"{row.name} trains a process reward model, which needs a recipe: ascent.train({row.name!r}, ...)"
         )
     critic = head == "scalar" and row.loss is None
-    part: Literal["all", "policy", "critic"] = "critic" if critic else "all" if head == "both" else "policy"
+    part: Literal["all", "policy", "critic"] = (
+        "critic" if critic else "all" if head == "both" else "policy"
+    )
     return Objective(row, {"value_loss": 1.0} if critic else row.weights, part)
 
 
@@ -102,7 +117,9 @@ def row_of(name: str | Row) -> Row:
     if isinstance(name, Row):
         return name
     if not isinstance(name, str):
-        raise ValueError(f"a loss is a name of the table, a Row or a function, not {name!r} ({type(name).__name__})")
+        raise ValueError(
+            f"a loss is a name of the table, a Row or a function, not {name!r} ({type(name).__name__})"
+        )
     if name not in TABLE and name in VOCABULARY["loss"]:
         return loss_row(cell(VOCABULARY["loss"][name]))
     return find_row(name)
@@ -119,14 +136,23 @@ def with_options(
     section: dict[str, Any] = {}
     for name, value in options.items():
         if name in VOCABULARY and name not in slots:
-            raise ValueError(f"{name} has no effect here; the slots of this call are {', '.join(slots)}")
+            raise ValueError(
+                f"{name} has no effect here; the slots of this call are {', '.join(slots)}"
+            )
         slot, change = (
-            (name, _slot_change(name, value)) if name in VOCABULARY else _number_change(row, name, value, slots)
+            (name, _slot_change(name, value))
+            if name in VOCABULARY
+            else _number_change(row, name, value, slots)
         )
         if isinstance(change, dict) and isinstance(section.get(slot), dict):
             change = section[slot] | change
         section[slot] = change
-    complete = {"algorithm": row.name, "model": {"policy": "-"}, "data": {"train": "-"}, "cells": section}
+    complete = {
+        "algorithm": row.name,
+        "model": {"policy": "-"},
+        "data": {"train": "-"},
+        "cells": section,
+    }
     cells = validate(complete).cells
     changed = with_cells(row, cells)
     return changed if max_new_tokens is None else with_budget(changed, cells, max_new_tokens)
@@ -140,16 +166,22 @@ def _slot_change(slot: str, value: Any) -> Any:
     return value
 
 
-def _number_change(row: Row, name: str, value: Any, slots: Collection[str]) -> tuple[str, dict[str, Any]]:
+def _number_change(
+    row: Row, name: str, value: Any, slots: Collection[str]
+) -> tuple[str, dict[str, Any]]:
     """A number by its name alone, where one cell of the row has it."""
     cells = [(slot, each) for slot, each in row.cells() if slot in slots]
     owners = [(slot, each) for slot, each in cells if name in recipe_numbers(each.function)]
     if not owners:
-        known = {number for _, each in cells for number in recipe_numbers(each.function)} | {slot for slot, _ in cells}
+        known = {number for _, each in cells for number in recipe_numbers(each.function)} | {
+            slot for slot, _ in cells
+        }
         raise ValueError(f"{row.name} has no option {name!r}; {nearest(name, known)}")
     if len(owners) > 1:
         ways = " or ".join(f"{slot}={_put(slot, each, name, value)}" for slot, each in owners)
-        raise ValueError(f"{name}={value!r}: several cells of {row.name} have this number; write {ways}")
+        raise ValueError(
+            f"{name}={value!r}: several cells of {row.name} have this number; write {ways}"
+        )
     ((slot, each),) = owners
     return slot, _put(slot, each, name, value)
 
@@ -158,11 +190,17 @@ def _put(slot: str, each: Cell, name: str, value: Any) -> dict[str, Any]:
     return {each.name: {name: value}} if slot in MULTI_CELL_SLOTS else {name: value}
 
 
-def function_loss(function: Callable[..., Any], options: Mapping[str, Any], *, single_microbatch: bool) -> Cell:
+def function_loss(
+    function: Callable[..., Any], options: Mapping[str, Any], *, single_microbatch: bool
+) -> Cell:
     """A plain function as a loss. Its positional parameters are fields of the batch and model outputs, by name."""
     name = getattr(function, "__name__", type(function).__name__)
     parameters = inspect.signature(function).parameters.values()
-    own = [each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    own = [
+        each
+        for each in parameters
+        if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
     known = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
     for option in options:
         if option not in known:
@@ -172,7 +210,9 @@ def function_loss(function: Callable[..., Any], options: Mapping[str, Any], *, s
 
     def call(**given: Any) -> ItemLosses:
         inputs = {each.name: given[each.name] for each in own if each.name in given}
-        losses = item_losses(name, function(**inputs, **options), given, single_microbatch=single_microbatch)
+        losses = item_losses(
+            name, function(**inputs, **options), given, single_microbatch=single_microbatch
+        )
         trains = any(isinstance(value, Tensor) and value.requires_grad for value in inputs.values())
         if trains and not losses.losses.requires_grad:
             raise ValueError(
@@ -180,27 +220,38 @@ def function_loss(function: Callable[..., Any], options: Mapping[str, Any], *, s
             )
         return losses
 
-    optional = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for each in COUNTED_BY]
+    optional = [
+        inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        for each in COUNTED_BY
+    ]
     names = {each.name for each in own}
     call.__name__ = name if name.isidentifier() else "loss"
     call.__doc__ = function.__doc__
-    call.__dict__["__signature__"] = inspect.Signature([*own, *(each for each in optional if each.name not in names)])
+    call.__dict__["__signature__"] = inspect.Signature(
+        [*own, *(each for each in optional if each.name not in names)]
+    )
     return Cell(call)
 
 
-def item_losses(name: str, result: Any, given: Mapping[str, Any], *, single_microbatch: bool) -> ItemLosses:
+def item_losses(
+    name: str, result: Any, given: Mapping[str, Any], *, single_microbatch: bool
+) -> ItemLosses:
     """What a plain function returned, with the entries that count: trained tokens, answers or pairs."""
     if isinstance(result, ItemLosses):
         return result
     losses, logged = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     segments: Segments = given["segments"]
     if not isinstance(losses, Tensor):
-        raise ValueError(f"{name} returns {type(losses).__name__}; return a tensor, or (tensor, metrics by name)")
+        raise ValueError(
+            f"{name} returns {type(losses).__name__}; return a tensor, or (tensor, metrics by name)"
+        )
     counted: Tensor | None
     if losses.ndim == 0 and single_microbatch:
         losses, counted = losses[None], torch.ones(1, dtype=torch.bool, device=losses.device)
     else:
-        counted = _counted(losses, given["loss_mask_T"], segments, given.get("chosen_P"), given.get("rejected_P"))
+        counted = _counted(
+            losses, given["loss_mask_T"], segments, given.get("chosen_P"), given.get("rejected_P")
+        )
     if counted is None:
         shape = "one number" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
         raise ValueError(
@@ -209,14 +260,20 @@ def item_losses(name: str, result: Any, given: Mapping[str, Any], *, single_micr
             "is a single micro-batch: raise tokens_per_microbatch"
         )
     metrics = {
-        key: mean_of(value, counted) if isinstance(value, Tensor) and value.shape == counted.shape else single(value)
+        key: mean_of(value, counted)
+        if isinstance(value, Tensor) and value.shape == counted.shape
+        else single(value)
         for key, value in logged.items()
     }
     return ItemLosses(losses, counted, metrics)
 
 
 def _counted(
-    losses: Tensor, loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor | None, rejected_P: Tensor | None
+    losses: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    chosen_P: Tensor | None,
+    rejected_P: Tensor | None,
 ) -> Tensor | None:
     """Which losses count, by their shape; None where it is of no axis."""
     if losses.shape == loss_mask_T.shape:

@@ -23,7 +23,13 @@ from ascent.runs.folder import CONFIG, INPUTS, Run, read_run
 from ascent.setup.fingerprints import REVISION
 
 SHOWN = ("model.policy", "data.train", "data.evaluate", "run.steps", "seed", "update.learning_rate")
-OPTIONAL = ("data.batch_size", "rollouts.prompts_per_step", "rollouts.group_size", "model.lora", "model.quantize")
+OPTIONAL = (
+    "data.batch_size",
+    "rollouts.prompts_per_step",
+    "rollouts.group_size",
+    "model.lora",
+    "model.quantize",
+)
 # A local path, maybe after the name of a layout: gsm8k:/data/x. Its folders say where somebody keeps files.
 LOCAL = re.compile(r"((?:\w+:)?)(?:~|\.{0,2})/(?:.*/)?([^/]*)")
 
@@ -52,18 +58,31 @@ def model_card(folder: Path, run: Run | None, name: str, step: int) -> str:
         "tags": ["ascent", *([settings["algorithm"].rpartition(":")[2]] if settings else [])],
         **_hub_links(run),
     }
-    head = "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items()) + "---\n\n"
-    parts = [f"# {name.rpartition('/')[2]}\n", *([_about(settings)] if settings else []), _loading(name, scores)]
+    head = (
+        "---\n"
+        + "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
+        + "---\n\n"
+    )
+    parts = [
+        f"# {name.rpartition('/')[2]}\n",
+        *([_about(settings)] if settings else []),
+        _loading(name, scores),
+    ]
     if NORMALIZATION in _config(folder):
         mean = _config(folder)[NORMALIZATION]["mean"]
-        parts.append(f"Ascent subtracts {mean:.6g} from these scores, so that demonstrations score 0 on average.\n")
+        parts.append(
+            f"Ascent subtracts {mean:.6g} from these scores, so that demonstrations score 0 on average.\n"
+        )
     if run is not None:
         parts += [_training(settings, run, step), _metrics(run, step), _recipe(config)]
     return head + "\n".join(parts)
 
 
 def _is_classifier(folder: Path) -> bool:
-    return any(str(each).endswith("ForSequenceClassification") for each in _config(folder).get("architectures") or [])
+    return any(
+        str(each).endswith("ForSequenceClassification")
+        for each in _config(folder).get("architectures") or []
+    )
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -72,16 +91,24 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _hub_links(run: Run | None) -> dict[str, Any]:
     """The base model and the training data, where the run took them from the hub."""
-    inputs = read_inputs(run.path, sys.maxsize).inputs if run is not None and (run.path / INPUTS).is_file() else {}
+    inputs = (
+        read_inputs(run.path, sys.maxsize).inputs
+        if run is not None and (run.path / INPUTS).is_file()
+        else {}
+    )
     base, data = inputs.get("model.policy"), inputs.get("data.train")
-    found: dict[str, Any] = {"base_model": base.name} if base is not None and REVISION in base.content else {}
+    found: dict[str, Any] = (
+        {"base_model": base.name} if base is not None and REVISION in base.content else {}
+    )
     cached = re.search(r"/datasets--([^/]+)--([^/]+)/", data.at) if data is not None else None
     return found | ({"datasets": ["/".join(cached.groups())]} if cached else {})
 
 
 def _about(settings: Mapping[str, Any]) -> str:
     row = TABLE.get(settings["algorithm"])
-    how = f"`{settings['algorithm']}`" if row is None else f"{row.title} (`{row.name}`; {row.paper})"
+    how = (
+        f"`{settings['algorithm']}`" if row is None else f"{row.title} (`{row.name}`; {row.paper})"
+    )
     base, data = settings["model.policy"], settings["data.train"]
     return f"Trained with Ascent {__version__} from `{base}` on `{data}` by {how}.\n"
 
@@ -105,13 +132,17 @@ def _loading(name: str, scores: bool) -> str:
 def _training(settings: Mapping[str, Any], run: Run, step: int) -> str:
     keys = [*SHOWN, *(key for key in OPTIONAL if settings.get(key) is not None)]
     rewards = [str(settings[key]) for key in settings if re.fullmatch(r"rewards\[\d+\]\.use", key)]
-    rows = [(f"`{key}`", format_setting(settings[key])) for key in keys if settings.get(key) is not None]
+    rows = [
+        (f"`{key}`", format_setting(settings[key])) for key in keys if settings.get(key) is not None
+    ]
     rows += [("rewards", ", ".join(rewards))] if rewards else []
     rows.append(("checkpoint", f"step {step}"))
     packages = run.environment[-1].get("packages", {}) if run.environment else {}
     versions = [f"{key} {packages[key]}" for key in ("torch", "transformers") if key in packages]
     rows += [("versions", ", ".join(versions))] if versions else []
-    return "## Training\n\n| | |\n|---|---|\n" + "".join(f"| {key} | {value} |\n" for key, value in rows)
+    return "## Training\n\n| | |\n|---|---|\n" + "".join(
+        f"| {key} | {value} |\n" for key, value in rows
+    )
 
 
 def _metrics(run: Run, step: int) -> str:
@@ -122,13 +153,22 @@ def _metrics(run: Run, step: int) -> str:
         curve = [point for point in points(run.metrics, name) if point[0] <= step]
         if curve:
             last = score_at(run, name, curve[-1])
-            interval = f"{last.low:.3g} to {last.high:.3g}" if last.low is not None and last.high is not None else ""
+            interval = (
+                f"{last.low:.3g} to {last.high:.3g}"
+                if last.low is not None and last.high is not None
+                else ""
+            )
             first_step, value = comparable(name, curve, run.changes, recipe)[0]
             first = f"{value:.4g} (step {first_step:.0f})"
-            rows.append(f"| `{name}` | {first} | {last.value:.4g} (step {last.step}) | {interval} |\n")
+            rows.append(
+                f"| `{name}` | {first} | {last.value:.4g} (step {last.step}) | {interval} |\n"
+            )
     if not rows:
         return "## Held-out metrics\n\nNothing was evaluated on held-out data.\n"
-    return "## Held-out metrics\n\n| | first | last | 95% interval |\n|---|---|---|---|\n" + "".join(rows)
+    return (
+        "## Held-out metrics\n\n| | first | last | 95% interval |\n|---|---|---|---|\n"
+        + "".join(rows)
+    )
 
 
 def _recipe(config: Mapping[str, Any]) -> str:
@@ -143,4 +183,10 @@ def _public(value: Any) -> Any:
         return [_public(each) for each in value]
     if not isinstance(value, str):
         return value
-    return "(address)" if "://" in value else LOCAL.sub(r"\1\2", value) if LOCAL.fullmatch(value) else value
+    return (
+        "(address)"
+        if "://" in value
+        else LOCAL.sub(r"\1\2", value)
+        if LOCAL.fullmatch(value)
+        else value
+    )

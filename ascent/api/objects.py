@@ -42,7 +42,10 @@ class Collector:
 
     def replace(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """A tree with nested keys, of which model.policy, data.train, data.evaluate, rewards and env may be objects."""
-        found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+        found = {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in tree.items()
+        }
         for section, key in (("model", "policy"), ("data", "train"), ("data", "evaluate")):
             values = found.get(section)
             if isinstance(values, dict) and not _is_word(values.get(key)):
@@ -50,12 +53,16 @@ class Collector:
         if "rewards" in found:
             found["rewards"] = self._rewards(found["rewards"])
         if "env" in found:
-            found["env"] = self._section("env", found["env"], "a name, a class, a function, or a dict with the key use")
+            found["env"] = self._section(
+                "env", found["env"], "a name, a class, a function, or a dict with the key use"
+            )
         return found
 
     def finish(self) -> None:
         if self._tokenizer is not None and not self._tokenizer_used:
-            raise ValueError("tokenizer= goes with a loaded model (model=...); a model's name or folder has its own")
+            raise ValueError(
+                "tokenizer= goes with a loaded model (model=...); a model's name or folder has its own"
+            )
 
     def _name(self, key: str, value: Any) -> str:
         if key == "model.policy":
@@ -75,7 +82,9 @@ class Collector:
         if not isinstance(value, tuple):
             return self._section(key, value, ENTRY)
         if len(value) != 2 or isinstance(value[1], bool) or not isinstance(value[1], int | float):
-            raise ValueError(f"{key} is {value!r:.80}; a reward is {ENTRY}, and a weight is a number")
+            raise ValueError(
+                f"{key} is {value!r:.80}; a reward is {ENTRY}, and a weight is a number"
+            )
         return {**self._section(key, value[0], ENTRY), "weight": float(value[1])}
 
     def _section(self, key: str, value: Any, rule: str) -> Any:
@@ -91,7 +100,9 @@ class Collector:
     def _code(self, key: str, value: Any, rule: str) -> str:
         if inspect.iscoroutine(value):
             value.close()
-            raise ValueError(f"{key} is a coroutine, the result of a call; give the function itself, without ()")
+            raise ValueError(
+                f"{key} is a coroutine, the result of a call; give the function itself, without ()"
+            )
         if not callable(value) and not hasattr(value, "score"):
             raise ValueError(f"{key} is a {type(value).__name__} ({value!r:.60}); give {rule}")
         return self._name(key, value)
@@ -116,7 +127,9 @@ def hint_arguments(function: Callable[P, R]) -> Callable[P, R]:
         if name is None:
             return function(*args, **kwargs)
         hint = (
-            f"write {ARGUMENTS[name]}=" if name in ARGUMENTS else f"keys are in the second argument: {hint_for(name)}"
+            f"write {ARGUMENTS[name]}="
+            if name in ARGUMENTS
+            else f"keys are in the second argument: {hint_for(name)}"
         )
         raise TypeError(f"ascent.{function.__name__} has no argument {name!r}; {hint}")
 
@@ -126,15 +139,23 @@ def hint_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def check_arguments(recipe: Any, overrides: Any, run: Any) -> None:
     """ValueError for arguments of another type than a recipe, overrides and a folder can have."""
     if not isinstance(recipe, str | Path | Mapping | Plan):
-        fix = "ascent.resolve(config)" if isinstance(recipe, Config) else "a name, a .yaml file or a mapping of keys"
+        fix = (
+            "ascent.resolve(config)"
+            if isinstance(recipe, Config)
+            else "a name, a .yaml file or a mapping of keys"
+        )
         raise ValueError(f"recipe is a {type(recipe).__name__} ({recipe!r:.60}); give {fix}")
     listed = isinstance(overrides, Sequence) and not isinstance(overrides, str)
-    if not isinstance(overrides, Mapping) and not (listed and all(isinstance(each, str) for each in overrides)):
+    if not isinstance(overrides, Mapping) and not (
+        listed and all(isinstance(each, str) for each in overrides)
+    ):
         raise ValueError(
             f'overrides is {overrides!r:.60}; give a mapping, {{"run.steps": 2}}, or a list of texts, ["run.steps=2"]'
         )
     if run is not None and not isinstance(run, str | Path):
-        raise ValueError(f"run is a {type(run).__name__} ({run!r:.60}); give the path of the run folder")
+        raise ValueError(
+            f"run is a {type(run).__name__} ({run!r:.60}); give the path of the run folder"
+        )
 
 
 def as_json(key: str, value: Any) -> str:
@@ -175,7 +196,9 @@ def objects_again(config: Config, given: Mapping[str, Any], folder: Path) -> Obj
                 f"{argument_of(key)}= gives {key}={value}, but {folder / CONFIG} has {key}={was.get(key)}; pass what "
                 f"the run was started with, or edit {CONFIG}"
             )
-    others = {key: value for key, value in was.items() if key != "model.policy"}  # its copy is in the run folder
+    others = {
+        key: value for key, value in was.items() if key != "model.policy"
+    }  # its copy is in the run folder
     refuse_missing(others, found, f'ascent.resume("{folder}"')
     return found
 

@@ -78,7 +78,9 @@ def explain_memory(plan: Plan, training: Training) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         config, tokens = plan.config, largest_microbatch(plan, training)
-        less = [f"update.tokens_per_microbatch={max(1, tokens // 2)} (a micro-batch has up to {tokens} tokens)"]
+        less = [
+            f"update.tokens_per_microbatch={max(1, tokens // 2)} (a micro-batch has up to {tokens} tokens)"
+        ]
         less += ["model.gradient_checkpointing=true"] * (not config.model.gradient_checkpointing)
         less += ["update.optimizer_offload=true"] * (not config.update.optimizer_offload)
         less += ["model.lora=16"] * (config.model.lora is None)
@@ -112,26 +114,42 @@ def _growth(plan: Plan, training: Training, steps: Sequence[Mapping[str, float]]
     if not run:  # no step had a training signal
         return float(most)
     largest, rollouts = statistics.fmean(run) + 3 * statistics.pstdev(run), plan.config.rollouts
-    if plan.row.samples:  # a prompt is run once for its group; turns of an environment are not counted apart
+    if (
+        plan.row.samples
+    ):  # a prompt is run once for its group; turns of an environment are not counted apart
         new = training.longest if plan.config.env is not None else rollouts.max_new_tokens
         largest = rollouts.prompts_per_step * (training.longest - new + rollouts.group_size * new)
     return max(0.0, min(largest, most) - max(run))
 
 
 def largest_microbatch(
-    plan: Plan, training: Training, layout: Layout = ONE_RANK, *, cuda: bool | None = None, card: int | None = None
+    plan: Plan,
+    training: Training,
+    layout: Layout = ONE_RANK,
+    *,
+    cuda: bool | None = None,
+    card: int | None = None,
 ) -> int:
     """Tokens of the largest micro-batch that a step can have; `cuda`: on a GPU, whatever there is here, with as many
     bytes as `card`."""
     rollouts = plan.config.rollouts
-    sequences = rollouts.prompts_per_step * rollouts.group_size if plan.row.samples else plan.config.data.batch_size
+    sequences = (
+        rollouts.prompts_per_step * rollouts.group_size
+        if plan.row.samples
+        else plan.config.data.batch_size
+    )
     target = microbatch_target(plan, training.model, layout, cuda=cuda, memory=card)
     limit = plan.config.update.max_microbatch_tokens
     return min(limit, max(target, training.longest), sequences * training.longest)
 
 
 def memory_of(
-    plan: Plan, training: Training, layout: Layout = ONE_RANK, *, cuda: bool | None = None, card: int | None = None
+    plan: Plan,
+    training: Training,
+    layout: Layout = ONE_RANK,
+    *,
+    cuda: bool | None = None,
+    card: int | None = None,
 ) -> Forecast:
     """The forecast for the largest micro-batch: its token budget, or a whole step where that is smaller.
 
@@ -140,12 +158,21 @@ def memory_of(
     tokens = largest_microbatch(plan, training, layout, cuda=cuda, card=card)
     scored = training.objective.want & {"logprobs_T", "entropy_T", "logits_TV"}
     found = forecast_layout(
-        plan, training.model, layout, tokens=tokens, budget_bytes=training.model.budget_bytes if scored else 0,
-        reference=_frozen(training), cuda=cuda,
-    )  # fmt: skip
+        plan,
+        training.model,
+        layout,
+        tokens=tokens,
+        budget_bytes=training.model.budget_bytes if scored else 0,
+        reference=_frozen(training),
+        cuda=cuda,
+    )
     for each in training.others:
-        assert isinstance(each.learner, LocalLearner) and isinstance(each.learner.model, Critic), each.name
-        critic = forecast_layout(plan, each.learner.model.model, layout, tokens=tokens, budget_bytes=0, cuda=cuda)
+        assert isinstance(each.learner, LocalLearner) and isinstance(each.learner.model, Critic), (
+            each.name
+        )
+        critic = forecast_layout(
+            plan, each.learner.model.model, layout, tokens=tokens, budget_bytes=0, cuda=cuda
+        )
         found = with_critic(found, critic)
     return found
 
@@ -166,7 +193,9 @@ def _count(module: nn.Module) -> int:
 
 def _peak_rss() -> int:
     """Of this process; kilobytes on Linux, bytes on macOS."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _ram() -> int:

@@ -97,7 +97,9 @@ class Policy:
         if head not in (*ROWS, "critic"):
             raise ValueError(f"head={head!r}, but it must be one of {', '.join(ROWS)}, critic")
         self.head: Head = "scalar" if head == "critic" else head
-        self._folder = Path(tempfile.mkdtemp(prefix="ascent-policy-"))  # where a tiny or loaded model is written
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="ascent-policy-")
+        )  # where a tiny or loaded model is written
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         given = {
             "algorithm": ROWS[self.head],
@@ -105,7 +107,9 @@ class Policy:
             "data.train": "-",  # the loop brings its own
             "model.policy": self._named("model", model, tokenizer),
             "model.critic": "head",
-            "model.reference": None if reference is None else self._named("reference", reference, tokenizer),
+            "model.reference": None
+            if reference is None
+            else self._named("reference", reference, tokenizer),
             "model.dtype": dtype,
             "model.lora": lora,
             "update.learning_rate": learning_rate,
@@ -139,7 +143,9 @@ class Policy:
     def learning_rate(self, value: float) -> None:
         self.learner.schedule = Schedule(value)
 
-    def sample(self, prompts: Sequence[PromptLike], n: int = 1, *, greedy: bool = False) -> list[Rollout]:
+    def sample(
+        self, prompts: Sequence[PromptLike], n: int = 1, *, greedy: bool = False
+    ) -> list[Rollout]:
         """Sample `n` completions of every prompt, or the greedy one.
 
         A prompt is a text, a list of messages or a `Prompt`. Returns the rollouts, prompt by prompt. The noise depends
@@ -150,7 +156,9 @@ class Policy:
         if n < 1:
             raise ValueError(f"n={n}, but at least 1 completion of every prompt is sampled")
         self.calls += not greedy
-        return self._sampler.sample(prompts, n, greedy=greedy, noise_key=f"{self.calls}.0", version=self.steps)
+        return self._sampler.sample(
+            prompts, n, greedy=greedy, noise_key=f"{self.calls}.0", version=self.steps
+        )
 
     def pack(
         self,
@@ -169,9 +177,13 @@ class Policy:
         if isinstance(records[0], Rollout):
             return self._pack_rollouts(cast(Sequence[Rollout], records), rewards)
         if rewards is not None:
-            raise ValueError(f"rewards are for rollouts, not for {type(records[0]).__name__} records")
+            raise ValueError(
+                f"rewards are for rollouts, not for {type(records[0]).__name__} records"
+            )
         renderer = self._renderers[train_on if isinstance(records[0], Example) else "completion"]
-        limits = Limits(MAX_COUNT, MAX_COUNT)  # the model's context and the micro-batch are the limits here
+        limits = Limits(
+            MAX_COUNT, MAX_COUNT
+        )  # the model's context and the micro-batch are the limits here
         items = [render_record(cast(Record, each), renderer, limits) for each in records]
         if items[0].kind == "unpaired":
             items, _ = add_mismatched(items, max_tokens=self.config.update.max_microbatch_tokens)
@@ -272,7 +284,9 @@ class Policy:
     @torch.no_grad()
     def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]:
         """One forward pass; `outputs` cuts a large batch first."""
-        return self.model.outputs(to_device(batch, self.model.device), want, self.config.rollouts.temperature)
+        return self.model.outputs(
+            to_device(batch, self.model.device), want, self.config.rollouts.temperature
+        )
 
     @cached_property
     def learner(self) -> LocalLearner:
@@ -297,7 +311,10 @@ class Policy:
     @cached_property
     def _renderers(self) -> dict[TrainOn, Renderer]:
         context = max_sequence_length(self.model.module.config)
-        found = {each: Renderer(self.tokenizer, train_on=each, context=context) for each in get_args(TrainOn)}
+        found = {
+            each: Renderer(self.tokenizer, train_on=each, context=context)
+            for each in get_args(TrainOn)
+        }
         self.model.add_stop_ids(found["completion"].stop_ids)
         return found
 
@@ -305,7 +322,9 @@ class Policy:
         """The name or folder of a model; a loaded one is written into a folder first."""
         if isinstance(model, str | Path):
             if tokenizer is not None and key == "model":
-                raise ValueError(f"tokenizer= belongs to a loaded model; the folder {str(model)!r} has its own")
+                raise ValueError(
+                    f"tokenizer= belongs to a loaded model; the folder {str(model)!r} has its own"
+                )
             return str(model)
         folder = self._folder / key
         write_model(model_of(key, model, tokenizer), folder)
@@ -325,7 +344,9 @@ class Policy:
         check_batch(batch)
         return model_outputs(model, batch, names, self.config.update.max_microbatch_tokens)
 
-    def _run(self, call: Any, batch: Batches, loss: Loss, options: Mapping[str, Any]) -> dict[str, float]:
+    def _run(
+        self, call: Any, batch: Batches, loss: Loss, options: Mapping[str, Any]
+    ) -> dict[str, float]:
         objective = self._objective(loss, options, True)
         batches = self._microbatches(batch, objective.row.trains_groups)
         if len(batches) > 1:
@@ -336,7 +357,9 @@ class Policy:
         except KeyError as error:  # of a cell; losses are counted before anything is trained
             raise ValueError(str(error.args[0])) from error
 
-    def _objective(self, loss: Loss, options: Mapping[str, Any], single_microbatch: bool) -> Objective:
+    def _objective(
+        self, loss: Loss, options: Mapping[str, Any], single_microbatch: bool
+    ) -> Objective:
         limit = self.config.rollouts.max_new_tokens
         return objective_of_loss(
             loss, options, head=self.head, max_new_tokens=limit, single_microbatch=single_microbatch
@@ -344,8 +367,14 @@ class Policy:
 
     def _microbatches(self, batch: Batches, whole_groups: bool) -> list[PackedBatch]:
         if not isinstance(batch, Mapping):
-            if not isinstance(batch, Sequence) or not batch or not all(isinstance(each, Mapping) for each in batch):
-                raise ValueError(f"step takes a packed batch, not {type(batch).__name__}; policy.pack makes one")
+            if (
+                not isinstance(batch, Sequence)
+                or not batch
+                or not all(isinstance(each, Mapping) for each in batch)
+            ):
+                raise ValueError(
+                    f"step takes a packed batch, not {type(batch).__name__}; policy.pack makes one"
+                )
             for each in batch:
                 check_batch(each)
             return list(batch)

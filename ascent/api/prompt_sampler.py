@@ -32,7 +32,9 @@ class PromptSampler:
     exact arithmetic the last bits of log-probs do, so a loop that is restored needs it.
     """
 
-    def __init__(self, plan: Plan, model: LanguageModel, renderer: Renderer, env: Any = None) -> None:
+    def __init__(
+        self, plan: Plan, model: LanguageModel, renderer: Renderer, env: Any = None
+    ) -> None:
         self._plan, self._model, self._renderer, self._env = plan, model, renderer, env
         self._engine: Sampler | None = None
         self.longest = 0
@@ -42,14 +44,27 @@ class PromptSampler:
     ) -> list[Rollout]:
         settings, session = self._plan.config.rollouts, self._session
         rendered = [self._render(index, each) for index, each in enumerate(prompts)]
-        room = settings.max_new_tokens if session is None else session.limits.room(settings.max_new_tokens)
+        room = (
+            settings.max_new_tokens
+            if session is None
+            else session.limits.room(settings.max_new_tokens)
+        )
         engine = self._engine_for(max(len(each.tokens) for each in rendered) + room)
         engine.set_weights(version, {})
         params = SamplingParams(
-            settings.max_new_tokens, self._plan.config.seed, settings.temperature, settings.top_p, session
+            settings.max_new_tokens,
+            self._plan.config.seed,
+            settings.temperature,
+            settings.top_p,
+            session,
         )
         return generate(
-            engine, rendered, [GREEDY] if greedy else range(n), params, noise_key=noise_key, decode=self._text
+            engine,
+            rendered,
+            [GREEDY] if greedy else range(n),
+            params,
+            noise_key=noise_key,
+            decode=self._text,
         )
 
     def close(self) -> None:
@@ -66,7 +81,9 @@ class PromptSampler:
             return None
         found = Collector()
         section = found.replace({"env": self._env})["env"]
-        return env_session(section, self._renderer, self._plan.config.rollouts.max_new_tokens, found.objects)
+        return env_session(
+            section, self._renderer, self._plan.config.rollouts.max_new_tokens, found.objects
+        )
 
     def _render(self, index: int, prompt: PromptLike) -> RenderedPrompt:
         made_from = as_prompt(index, prompt)
@@ -95,7 +112,9 @@ def as_prompt(index: int, prompt: PromptLike) -> Prompt:
     if isinstance(prompt, Prompt):
         return prompt
     messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
-    if isinstance(messages, Mapping) or not all(isinstance(each, Message | Mapping) for each in messages):
+    if isinstance(messages, Mapping) or not all(
+        isinstance(each, Message | Mapping) for each in messages
+    ):
         raise ValueError(
             f"prompt {index} is {prompt!r:.80}; it must be a text, a list of messages or a Prompt. Rows of a dataset: "
             "ascent.load_data(rows)"

@@ -17,13 +17,17 @@ def check_push(repository: str) -> None:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ValueError(f"push={repository!r} must look like OWNER/NAME ({_first_line(error)})") from None
+        raise ValueError(
+            f"push={repository!r} must look like OWNER/NAME ({_first_line(error)})"
+        ) from None
     if "/" not in repository:
         raise ValueError(f"push={repository!r} must look like OWNER/NAME; it has no owner")
     try:
         HfApi().whoami()
     except (HfHubHTTPError, LocalTokenNotFoundError) as error:
-        raise ValueError(f"push={repository} needs a login on the hub ({_first_line(error)}); {LOGIN}") from None
+        raise ValueError(
+            f"push={repository} needs a login on the hub ({_first_line(error)}); {LOGIN}"
+        ) from None
     except (httpx.HTTPError, OSError) as error:
         raise ValueError(
             f"push={repository}: the hub cannot be reached ({_first_line(error)}); export without push"
@@ -35,7 +39,9 @@ def push_folder(folder: Path, repository: str, *, private: bool) -> str:
     api = HfApi()
     try:
         address = str(api.create_repo(repository, private=private, exist_ok=True))
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload from ascent export")
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Upload from ascent export"
+        )
     except (httpx.HTTPError, OSError, ValueError) as error:
         raise ValueError(
             f"the upload to {repository} failed ({_first_line(error)}); the model is in {folder}: upload it later "

@@ -64,11 +64,20 @@ class QuickstartResult:
         first = self.models[0].answers
         last = next(each for each in self.models if each.folder == self.trained).answers
         pairs = zip(first, last, strict=True)
-        return [(a, b) for a, b in pairs if verify(a.prompt, a.text)[self.part] < verify(b.prompt, b.text)[self.part]]
+        return [
+            (a, b)
+            for a, b in pairs
+            if verify(a.prompt, a.text)[self.part] < verify(b.prompt, b.text)[self.part]
+        ]
 
 
 def quickstart(
-    *, rlhf: bool = False, run: str | Path | None = None, seed: int = 0, progress: bool = True, say: Say = print
+    *,
+    rlhf: bool = False,
+    run: str | Path | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    say: Say = print,
 ) -> QuickstartResult:
     """Train a small policy from random weights: imitation, then rewards; with `rlhf`, preferences.
 
@@ -83,12 +92,21 @@ def quickstart(
         result = quickstart(seed=1)
     """
     use_one_thread()
-    folder = Path(run) if run is not None else Path("runs", "quickstart-rlhf" if rlhf else "quickstart")
-    return (train_from_preferences if rlhf else train_from_verifier)(folder, seed=seed, progress=progress, say=say)
+    folder = (
+        Path(run) if run is not None else Path("runs", "quickstart-rlhf" if rlhf else "quickstart")
+    )
+    return (train_from_preferences if rlhf else train_from_verifier)(
+        folder, seed=seed, progress=progress, say=say
+    )
 
 
 def train_from_verifier(
-    folder: Path, *, seed: int, say: Say, progress: bool = True, overrides: RecipeOverrides = NO_OVERRIDES
+    folder: Path,
+    *,
+    seed: int,
+    say: Say,
+    progress: bool = True,
+    overrides: RecipeOverrides = NO_OVERRIDES,
 ) -> QuickstartResult:
     """Imitation on short lists, then RL on long ones; at the same time, as a control, imitation for about as long."""
     sft, rl, control = folder / "sft", folder / "rlvr", folder / "control"
@@ -108,7 +126,9 @@ def train_from_verifier(
         _evaluate("imitation, as long again", control, "sort_long", seed),
         _evaluate("imitation, then practice", rl, "sort_long", seed),
     )
-    next_commands = (f"ascent train quickstart_rlvr algorithm=grpo model.policy={sft} --run {folder / 'grpo'}",)
+    next_commands = (
+        f"ascent train quickstart_rlvr algorithm=grpo model.policy={sft} --run {folder / 'grpo'}",
+    )
     return QuickstartResult("sort_long", "correct", models, rl, next_commands, _rewards(rl))
 
 
@@ -123,7 +143,12 @@ def use_one_thread() -> None:
 
 
 def train_from_preferences(
-    folder: Path, *, seed: int, say: Say, progress: bool = True, overrides: RecipeOverrides = NO_OVERRIDES
+    folder: Path,
+    *,
+    seed: int,
+    say: Say,
+    progress: bool = True,
+    overrides: RecipeOverrides = NO_OVERRIDES,
 ) -> QuickstartResult:
     """Demonstrations of one style, an annotator who prefers the other, a reward model, PPO."""
     sft, reward_model, ppo = folder / "sft", folder / "reward_model", folder / "ppo"
@@ -131,17 +156,20 @@ def train_from_preferences(
     stages = [
         (
             "1 of 3: imitate demonstrations; 70% of them list digits in ascending order",
-            _plan("quickstart_demonstrations", seed, [], overrides), sft,
+            _plan("quickstart_demonstrations", seed, [], overrides),
+            sft,
         ),
         (
             "2 of 3: a reward model of an annotator who prefers descending order",
-            _plan("quickstart_reward_model", seed, models[:1], overrides), reward_model,
+            _plan("quickstart_reward_model", seed, models[:1], overrides),
+            reward_model,
         ),
         (
             "3 of 3: PPO with a critic on the reward model's scores",
-            _plan("quickstart_ppo", seed, models, overrides), ppo,
+            _plan("quickstart_ppo", seed, models, overrides),
+            ppo,
         ),
-    ]  # fmt: skip
+    ]
     for words, plan, place in stages:
         say(words)
         stage(plan, place, say, progress=progress)
@@ -160,14 +188,18 @@ def _plan(recipe: str, seed: int, own: Sequence[str], overrides: RecipeOverrides
 
 def _evaluate(name: str, folder: Path, task: str, seed: int) -> ModelResult:
     prompts = TASKS[task].prompts("heldout", PROMPTS, seed)
-    rollouts = generate_answers(str(folder), prompts, 0, SamplingParams(max_new_tokens=16, seed=seed))
+    rollouts = generate_answers(
+        str(folder), prompts, 0, SamplingParams(max_new_tokens=16, seed=seed)
+    )
     scores = [TASKS[task].verify(each.prompt, each.text) for each in rollouts]
     metrics = estimate_metrics(rollouts, scores, samples=0, seed=seed)
     return ModelResult(name, folder, _training_seconds(folder), metrics, rollouts)
 
 
 def _rewards(folder: Path) -> tuple[float, ...]:
-    return tuple(record["reward/mean"] for record in read_run(folder).metrics if "reward/mean" in record)
+    return tuple(
+        record["reward/mean"] for record in read_run(folder).metrics if "reward/mean" in record
+    )
 
 
 def _training_seconds(folder: Path) -> float:

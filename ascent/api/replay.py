@@ -37,11 +37,17 @@ REPLAYS = "replays"  # the folder of a run that replays are written to
 NEVER = 10**9
 # What a step takes is not reproduced, and evaluation is no part of a step.
 NOT_COMPARED = ("time/", "eval/", "timestamp")
-_CONDITION = re.compile(r"\s*(?P<name>[\w/<>.-]+?)\s*(?P<sign><=|>=|==|!=|<|>)\s*(?P<bound>[-+.\w]+)\s*")
+_CONDITION = re.compile(
+    r"\s*(?P<name>[\w/<>.-]+?)\s*(?P<sign><=|>=|==|!=|<|>)\s*(?P<bound>[-+.\w]+)\s*"
+)
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
-}  # fmt: skip
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,9 @@ def replay(
     folder, source = Path(run), read_run(Path(run))
     logged = {int(each["step"]): each for each in source.metrics}
     if step < 1 or step not in logged:
-        raise ValueError(f"step={step}, but {folder} has trained steps 1 to {max(logged, default=0)}; give one of them")
+        raise ValueError(
+            f"step={step}, but {folder} has trained steps 1 to {max(logged, default=0)}; give one of them"
+        )
     given = as_keys(data=data, eval_data=eval_data, rewards=rewards, env=env)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
@@ -123,7 +131,9 @@ def replay(
         base = replace(base, objects=objects_again(base.config, given, folder))
         before = _checkpoint_before(folder, step)
         began = 0 if before is None else int(before.name)
-        base, _ = check_inputs(base, folder, step - 1, started=before is not None, accept=False, say=lambda line: None)
+        base, _ = check_inputs(
+            base, folder, step - 1, started=before is not None, accept=False, say=lambda line: None
+        )
         not_promised = why_bits_may_differ(source, base)
         for reason in not_promised:
             say(f"the bits may differ from the run's: {reason}")
@@ -136,9 +146,23 @@ def replay(
     differing = _differing(logged[step], metrics)
     own = folder / CHECKPOINTS / str(step)
     same = None if changed or not _valid(own) else _saved_weights(own) == weights
-    path = Path(out) if out is not None else folder / REPLAYS / f"{step}{'-changed' if changed else ''}.json"
+    path = (
+        Path(out)
+        if out is not None
+        else folder / REPLAYS / f"{step}{'-changed' if changed else ''}.json"
+    )
     found = ReplayedStep(
-        str(folder), step, began, changed, metrics, differing, same, records, updates, not_promised, str(path)
+        str(folder),
+        step,
+        began,
+        changed,
+        metrics,
+        differing,
+        same,
+        records,
+        updates,
+        not_promised,
+        str(path),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_line(asdict(found)))
@@ -165,11 +189,16 @@ def bisect(
         ascent.bisect("runs/mine", "policy/entropy > 3").replay.updates[0].sequences
     """
     name, step, value, before = first_step(read_run(Path(run)), when, consecutive=consecutive)
-    say(f"{name} is {value:.4g} at step {step}" + (f", {before:.4g} before" if before is not None else ""))
+    say(
+        f"{name} is {value:.4g} at step {step}"
+        + (f", {before:.4g} before" if before is not None else "")
+    )
     return Bisection(name, step, value, before, replay(run, step, out=out, say=say))
 
 
-def first_step(run: Run, when: str, *, consecutive: int = 1) -> tuple[str, int, float, float | None]:
+def first_step(
+    run: Run, when: str, *, consecutive: int = 1
+) -> tuple[str, int, float, float | None]:
     """(metric, step, value, value before) of the first step from 1 on that meets the condition."""
     match = _CONDITION.fullmatch(when)
     try:
@@ -177,11 +206,17 @@ def first_step(run: Run, when: str, *, consecutive: int = 1) -> tuple[str, int, 
     except ValueError:
         match = None
     if match is None:
-        raise ValueError(f"when={when!r} is no condition; write NAME SIGN NUMBER, such as 'reward/mean < 0.1'")
+        raise ValueError(
+            f"when={when!r} is no condition; write NAME SIGN NUMBER, such as 'reward/mean < 0.1'"
+        )
     if consecutive < 1:
         raise ValueError(f"consecutive={consecutive}; it must be at least 1")
     name, holds = match["name"], _SIGNS[match["sign"]]
-    curve = [(int(each["step"]), each[name]) for each in run.metrics if name in each and each["step"] >= 1]
+    curve = [
+        (int(each["step"]), each[name])
+        for each in run.metrics
+        if name in each and each["step"] >= 1
+    ]
     if not curve:
         known = sorted({key for each in run.metrics for key in each} - {"step", "timestamp"})
         raise ValueError(f"{name} was not logged by {run.path}; it has {', '.join(known)}")
@@ -191,7 +226,9 @@ def first_step(run: Run, when: str, *, consecutive: int = 1) -> tuple[str, int, 
             step, value = curve[place]
             return name, step, value, curve[place - 1][1] if place else None
     values = [value for _, value in curve]
-    raise ValueError(f"{when} never held in {run.path}: {name} is between {min(values):.4g} and {max(values):.4g}")
+    raise ValueError(
+        f"{when} never held in {run.path}: {name} is between {min(values):.4g} and {max(values):.4g}"
+    )
 
 
 def why_bits_may_differ(run: Run, plan: Plan) -> list[str]:
@@ -202,13 +239,17 @@ def why_bits_may_differ(run: Run, plan: Plan) -> list[str]:
     if here != "cpu" and settings.get("model.arithmetic") != "exact":
         found.append(f"this is {here}, where they are promised with exact arithmetic only")
     if here == "cpu" and plan.config.model.dtype != "float32":
-        found.append(f"model.dtype={plan.config.model.dtype}; on a CPU they are promised in float32")
+        found.append(
+            f"model.dtype={plan.config.model.dtype}; on a CPU they are promised in float32"
+        )
     for start in run.environment:
         there, ranks = start["hardware"]["devices"], start["hardware"].get("ranks", 1)
         if there != [here]:
             found.append(f"the run was trained on {', '.join(there)}, and this is {here}")
         if ranks > 1:
-            found.append(f"the run was trained by {ranks} ranks, whose sums have another order than those of one")
+            found.append(
+                f"the run was trained by {ranks} ranks, whose sums have another order than those of one"
+            )
         found += environment.differences(start, now)
     return list(dict.fromkeys(found))
 
@@ -222,7 +263,9 @@ def _link_made(folder: Path, work: Path) -> None:
 
 def _checkpoint_before(folder: Path, step: int) -> Path | None:
     """The newest valid checkpoint before a step; None: the start of the run."""
-    earlier = [folder / CHECKPOINTS / str(each) for each in steps_in(folder / CHECKPOINTS) if each < step]
+    earlier = [
+        folder / CHECKPOINTS / str(each) for each in steps_in(folder / CHECKPOINTS) if each < step
+    ]
     return next((each for each in reversed(earlier) if _valid(each)), None)
 
 
@@ -261,8 +304,12 @@ def _override(plan: Plan, overrides: Overrides) -> tuple[Plan, list[str]]:
     return replace(changed, objects=plan.objects, inputs=plan.inputs), words
 
 
-def _started(plan: Plan, work: Path, checkpoint: Path | None, stack: ExitStack) -> tuple[Training, loop.LoopParts]:
-    training = assemble(plan, work, model_folder=None if checkpoint is None else checkpoint / "model")
+def _started(
+    plan: Plan, work: Path, checkpoint: Path | None, stack: ExitStack
+) -> tuple[Training, loop.LoopParts]:
+    training = assemble(
+        plan, work, model_folder=None if checkpoint is None else checkpoint / "model"
+    )
     stack.callback(training.close)
     parts = loop.LoopParts(training.source, training.trained, _Metrics(), lambda step, state: None)
     if checkpoint is not None:
@@ -294,12 +341,15 @@ def _captured(
         training, parts = _started(plan, work, checkpoint, stack)
         learners: dict[str, LocalLearner] = {each.name: each.learner for each in training.trained}  # type: ignore[misc]
         trained = [
-            each._replace(learner=CapturingLearner(each.name, learners[each.name], updates)) for each in parts.trained
+            each._replace(learner=CapturingLearner(each.name, learners[each.name], updates))
+            for each in parts.trained
         ]
         tracker = _Metrics()
         schedule = loop.Schedule(step, NEVER, NEVER)
         loop.run(replace(parts, trained=trained, tracker=tracker), schedule, done=step - 1)
-        records = [] if training.samples is None else [dict(each) for each in training.samples().records]
+        records = (
+            [] if training.samples is None else [dict(each) for each in training.samples().records]
+        )
         weights = {name: fingerprint(each.optimizer.weights) for name, each in learners.items()}
     return dict(tracker.last), updates, records, weights
 
@@ -316,8 +366,14 @@ class _Metrics:
         """Nothing to close."""
 
 
-def _differing(logged: Mapping[str, float], now: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
-    names = [name for name in dict.fromkeys((*logged, *now)) if not name.startswith(NOT_COMPARED) and name != "step"]
+def _differing(
+    logged: Mapping[str, float], now: Mapping[str, float]
+) -> dict[str, tuple[float | None, float | None]]:
+    names = [
+        name
+        for name in dict.fromkeys((*logged, *now))
+        if not name.startswith(NOT_COMPARED) and name != "step"
+    ]
     pairs = {name: (logged.get(name), now.get(name)) for name in names}
     return {name: pair for name, pair in pairs.items() if repr(pair[0]) != repr(pair[1])}
 

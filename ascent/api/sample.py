@@ -54,7 +54,9 @@ def sample(
         )
     prompts = list(prompts)
     if not prompts:
-        raise ValueError("sample needs a prompt; give one as an argument, or lines on standard input")
+        raise ValueError(
+            "sample needs a prompt; give one as an argument, or lines on standard input"
+        )
     if samples < 1:
         raise ValueError(f"samples={samples} of each prompt; it must be at least 1")
     asked = [Prompt(str(n), (Message("user", text),)) for n, text in enumerate(prompts)]
@@ -63,6 +65,10 @@ def sample(
     repeats = samples if greedy else 1  # of one greedy completion
     with Generator(model, asked, settings, engine=engine) as generator:
         for rollout, text in zip(
-            generator.stream(numbers, noise_key="sample"), (text for text in prompts for _ in numbers), strict=True
+            generator.stream(numbers, noise_key="sample"),
+            (text for text in prompts for _ in numbers),
+            strict=True,
         ):
-            yield from [SampledText(text, rollout.text, rollout.length, rollout.turns[-1].completion.stop)] * repeats
+            yield from [
+                SampledText(text, rollout.text, rollout.length, rollout.turns[-1].completion.stop)
+            ] * repeats

@@ -38,7 +38,11 @@ class ScoredRecord:
 
 
 def score(
-    model: str, data: str, *, tokens_per_microbatch: int = 16384, say: Callable[[str], None] = logger.info
+    model: str,
+    data: str,
+    *,
+    tokens_per_microbatch: int = 16384,
+    say: Callable[[str], None] = logger.info,
 ) -> Iterator[ScoredRecord]:
     """Score every record of a file with a reward model, in the file's order.
 
@@ -54,8 +58,12 @@ def score(
     """
     judge = load_frozen(model, head="scalar")
     if judge.step_format is not None:
-        say(f"{model} is a process reward model: one score for each step, the probability that it is right")
-        yield from _step_scores(ProcessRewardModel(model, loaded=judge), load_records(data, None, seed=0))
+        say(
+            f"{model} is a process reward model: one score for each step, the probability that it is right"
+        )
+        yield from _step_scores(
+            ProcessRewardModel(model, loaded=judge), load_records(data, None, seed=0)
+        )
         return
     center = judge.normalization
     say(
@@ -66,21 +74,36 @@ def score(
     yield from _sequence_scores(judge, load_records(data, None, seed=0), tokens_per_microbatch)
 
 
-def _sequence_scores(judge: LanguageModel, records: LoadResult, budget: int) -> Iterator[ScoredRecord]:
+def _sequence_scores(
+    judge: LanguageModel, records: LoadResult, budget: int
+) -> Iterator[ScoredRecord]:
     renderer = Renderer(
-        judge.tokenizer, train_on="completion", context=max_sequence_length(judge.module.config), check_content=False
+        judge.tokenizer,
+        train_on="completion",
+        context=max_sequence_length(judge.module.config),
+        check_content=False,
     )
-    items = prepare(records, renderer, Limits(max_tokens=budget, max_prompt_tokens=budget - 1)).items
+    items = prepare(
+        records, renderer, Limits(max_tokens=budget, max_prompt_tokens=budget - 1)
+    ).items
     for number, item in enumerate(items, start=1):
-        (batch,) = single_pass([item], tokens_per_microbatch=budget, max_tokens=budget, mismatched=False)
+        (batch,) = single_pass(
+            [item], tokens_per_microbatch=budget, max_tokens=budget, mismatched=False
+        )
         with torch.no_grad():
-            scores_B = judge.outputs(to_device(batch, judge.device), frozenset({"scores_B"}))["scores_B"]
+            scores_B = judge.outputs(to_device(batch, judge.device), frozenset({"scores_B"}))[
+                "scores_B"
+            ]
         normalize = judge.normalization
-        yield ScoredRecord(number, tuple((scores_B if normalize is None else normalize(scores_B)).tolist()))
+        yield ScoredRecord(
+            number, tuple((scores_B if normalize is None else normalize(scores_B)).tolist())
+        )
 
 
 def _step_scores(judge: ProcessRewardModel, records: LoadResult) -> Iterator[ScoredRecord]:
-    for number, (record, place) in enumerate(zip(records.records, records.places, strict=True), start=1):
+    for number, (record, place) in enumerate(
+        zip(records.records, records.places, strict=True), start=1
+    ):
         try:
             outcomes = judge(_answers(record, judge))
         except RowError as error:
@@ -105,4 +128,6 @@ def _answers(record: Record, judge: ProcessRewardModel) -> list[Answer]:
         answers: Sequence[tuple[Message, ...]] = (record.chosen, record.rejected)
     else:
         answers = record.answers if isinstance(record, Ranking) else (record.answer,)
-    return [Answer((*record.prompt.messages, *answer[:-1]), answer[-1].content) for answer in answers]
+    return [
+        Answer((*record.prompt.messages, *answer[:-1]), answer[-1].content) for answer in answers
+    ]

@@ -81,7 +81,9 @@ def serve_reward(
     """
     token = read_token(None if token_file is None else str(token_file))
     # Bound before the model is loaded: an address that is taken is known at once, and early clients wait.
-    http = create_server(lambda items: reward_model(items), serves=model, host=host, port=port, token=token)
+    http = create_server(
+        lambda items: reward_model(items), serves=model, host=host, port=port, token=token
+    )
     try:
         from ascent.setup.reward_models import RewardModel
 

@@ -85,7 +85,9 @@ def sweep(
     """
     if jobs < 1:
         raise ValueError(f"jobs={jobs}, but at least 1 run must be trained at a time")
-    name = Path(recipe).stem if isinstance(recipe, str | Path) else "python"  # not numbered: the same call continues
+    name = (
+        Path(recipe).stem if isinstance(recipe, str | Path) else "python"
+    )  # not numbered: the same call continues
     folder = Path("runs", f"{name}-sweep") if run is None else Path(run)
     runs = plan_runs(recipe, overrides, folder)
     objects = runs[0].plan.objects
@@ -97,7 +99,9 @@ def sweep(
     say(f"{len(runs)} runs in {folder}")
     header = f"# Resolved by ascent {__version__} from {name}; itself a recipe.\n"
     if jobs == 1:
-        failures = _train_in_turn(runs, header, _objects(recipe) if objects else {}, progress=progress, say=say)
+        failures = _train_in_turn(
+            runs, header, _objects(recipe) if objects else {}, progress=progress, say=say
+        )
     else:
         failures = _train_side_by_side(runs, header, jobs, say=say)
     trained = [each.folder for each in runs if (each.folder / CONFIG).is_file()]
@@ -110,7 +114,9 @@ def plan_runs(recipe: Recipe, overrides: Overrides, folder: Path) -> list[SweepR
     given = _values(overrides)
     grid = {key: values for key, values in given.items() if len(values) > 1}
     if not grid:
-        raise ValueError("a sweep tries several values; give at least one key several: update.learning_rate=1e-5,1e-6")
+        raise ValueError(
+            "a sweep tries several values; give at least one key several: update.learning_rate=1e-5,1e-6"
+        )
     runs = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
@@ -148,27 +154,46 @@ def run_name(settings: Mapping[str, str]) -> str:
     """'learning_rate=1e-3-seed=1': a folder's name."""
     text = "-".join(f"{key}={value}" for key, value in short_keys(settings).items())
     name = re.sub(r"[^\w.=+-]+", "_", text).strip("_")
-    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return (
+        name
+        if len(name) <= MAX_NAME
+        else f"{name[:MAX_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    )
 
 
 def _values(overrides: Overrides) -> dict[str, list[str]]:
     """The values of each key, as YAML."""
     if isinstance(overrides, Mapping):
-        lists = {key: each if isinstance(each, list | tuple) else [each] for key, each in overrides.items()}
+        lists = {
+            key: each if isinstance(each, list | tuple) else [each]
+            for key, each in overrides.items()
+        }
         found = {
-            key: [text.partition("=")[2] for each in values for text in override_strings({key: each})]
+            key: [
+                text.partition("=")[2] for each in values for text in override_strings({key: each})
+            ]
             for key, values in lists.items()
         }
     else:
-        pairs = [(key, split_values(values)) for key, _, values in (text.partition("=") for text in overrides)]
+        pairs = [
+            (key, split_values(values))
+            for key, _, values in (text.partition("=") for text in overrides)
+        ]
         equals = ["=" if "=" in text else "" for text in overrides]
-        firsts = [f"{key}{sign}{values[0]}" for (key, values), sign in zip(pairs, equals, strict=True)]
-        for each in (firsts, *([f"{key}={value}"] for key, values in pairs for value in values[1:])):
+        firsts = [
+            f"{key}{sign}{values[0]}" for (key, values), sign in zip(pairs, equals, strict=True)
+        ]
+        for each in (
+            firsts,
+            *([f"{key}={value}"] for key, values in pairs for value in values[1:]),
+        ):
             parse_overrides(each)  # KEY=VALUE, each key once
         found = {key.strip(): values for key, values in pairs}
     for key, values in found.items():
         if len(set(values)) < len(values) or (len(values) > 1 and "" in values) or not values:
-            raise ValueError(f"{key}={','.join(values)} must name each value once, with commas between")
+            raise ValueError(
+                f"{key}={','.join(values)} must name each value once, with commas between"
+            )
     return found
 
 
@@ -178,12 +203,16 @@ def _check_settings(each: SweepRun) -> None:
     if not path.is_file():
         return
     was, now = (
-        dict(flatten_mapping(read_yaml(text, str(path)))) for text in (path.read_text(), as_yaml(each.plan.config))
+        dict(flatten_mapping(read_yaml(text, str(path))))
+        for text in (path.read_text(), as_yaml(each.plan.config))
     )
     if now.get("data.epochs") is not None:  # the run's steps were computed from its epochs
         inputs = each.folder / INPUTS
         origins = json.loads(inputs.read_text()).get("origins", {}) if inputs.is_file() else {}
-        was |= {"run.steps": now.get("run.steps"), "data.epochs": epochs_of(origins) or now["data.epochs"]}
+        was |= {
+            "run.steps": now.get("run.steps"),
+            "data.epochs": epochs_of(origins) or now["data.epochs"],
+        }
     differing = {key: now.get(key) for key in was | now if was.get(key) != now.get(key)}
     if differing.get("model.arithmetic") == "auto":
         del differing["model.arithmetic"]  # decided when the run starts
@@ -200,7 +229,10 @@ def _objects(recipe: Recipe) -> dict[str, Any]:
     data = tree.get("data")
     parts = {"train": data} if not isinstance(data, Mapping) else data
     return as_keys(
-        data=parts.get("train"), eval_data=parts.get("evaluate"), rewards=tree.get("rewards"), env=tree.get("env")
+        data=parts.get("train"),
+        eval_data=parts.get("evaluate"),
+        rewards=tree.get("rewards"),
+        env=tree.get("env"),
     )
 
 
@@ -229,15 +261,24 @@ def _is_done(folder: Path) -> bool:
     if not (folder / CONFIG).is_file():
         return False
     run = read_run(folder)
-    return run.state == "finished" or (run.state == "stopped" and not run.message.startswith(BY_SIGNAL))
+    return run.state == "finished" or (
+        run.state == "stopped" and not run.message.startswith(BY_SIGNAL)
+    )
 
 
-def _train_side_by_side(runs: Sequence[SweepRun], header: str, jobs: int, *, say: Say) -> dict[str, str]:
+def _train_side_by_side(
+    runs: Sequence[SweepRun], header: str, jobs: int, *, say: Say
+) -> dict[str, str]:
     failures: dict[str, str] = {}
     left = [each for each in runs if not _is_done(each.folder)]
     command = [sys.executable, "-c", "from ascent.api.sweep import train_job; train_job()"]
     work = [
-        Job(str(each.folder), command, _job_text(each, header), each.folder.parent / f"{each.folder.name}.log")
+        Job(
+            str(each.folder),
+            command,
+            _job_text(each, header),
+            each.folder.parent / f"{each.folder.name}.log",
+        )
         for each in left
     ]
 
@@ -245,11 +286,17 @@ def _train_side_by_side(runs: Sequence[SweepRun], header: str, jobs: int, *, say
         if status:
             killed = f"killed by {signal.Signals(-status).name}; " if status < 0 else ""
             failures[job.name] = killed + _last_line(job.log)
-        word = f"failed ({failures[job.name]}); the sweep continues" if status else state_of(Path(job.name))
+        word = (
+            f"failed ({failures[job.name]}); the sweep continues"
+            if status
+            else state_of(Path(job.name))
+        )
         say(f"{job.name} {word}")
 
     slots = _slots(jobs, say)
-    say(f"{len(work)} of {len(runs)} runs are left, {jobs} at a time; the output of each is in FOLDER.log")
+    say(
+        f"{len(work)} of {len(runs)} runs are left, {jobs} at a time; the output of each is in FOLDER.log"
+    )
     received = run_jobs(work, slots, ended=ended)
     if received:
         raise StageStopped(f"stopped by {received}")
@@ -258,7 +305,12 @@ def _train_side_by_side(runs: Sequence[SweepRun], header: str, jobs: int, *, say
 
 def _job_text(each: SweepRun, header: str) -> str:
     return json.dumps(
-        {"folder": str(each.folder), "config": as_yaml(each.plan.config), "header": header, "command": sys.argv}
+        {
+            "folder": str(each.folder),
+            "config": as_yaml(each.plan.config),
+            "header": header,
+            "command": sys.argv,
+        }
     )
 
 
@@ -274,7 +326,11 @@ def train_job() -> None:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     return lines[-1].strip() if lines else "no output"
 
 
@@ -286,7 +342,9 @@ def _slots(jobs: int, say: Say) -> list[dict[str, str]]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = chosen.split(",")[:count] if chosen else [str(number) for number in range(count)]
     if 0 < count < jobs:
-        say(f"{jobs} runs at a time share {count} GPU{'s' if count > 1 else ''}; each needs its part of the memory")
+        say(
+            f"{jobs} runs at a time share {count} GPU{'s' if count > 1 else ''}; each needs its part of the memory"
+        )
     if names:
         return [{**os.environ, "CUDA_VISIBLE_DEVICES": names[slot % count]} for slot in range(jobs)]
     threads = str(max(1, torch.get_num_threads() // jobs))

@@ -20,7 +20,14 @@ from ascent.api.launch import (
     train_in_processes,
     train_on_ray,
 )
-from ascent.api.objects import Collector, as_json, as_keys, check_arguments, hint_arguments, objects_again
+from ascent.api.objects import (
+    Collector,
+    as_json,
+    as_keys,
+    check_arguments,
+    hint_arguments,
+    objects_again,
+)
 from ascent.checkpoints import rng
 from ascent.checkpoints.resume import newest
 from ascent.config.changes import flatten, flatten_mapping
@@ -36,7 +43,15 @@ from ascent.plan.resolve import Plan, resolve
 from ascent.runs import trackers
 from ascent.runs.claim import FolderClaim, next_folder
 from ascent.runs.environment import describe
-from ascent.runs.folder import CHECKPOINTS, CONFIG, Run, RunFolder, UnwrittenFolder, read_run, state_of
+from ascent.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    Run,
+    RunFolder,
+    UnwrittenFolder,
+    read_run,
+    state_of,
+)
 from ascent.runs.lock import Lock
 from ascent.runs.sample_log import SampleBatch
 from ascent.setup import evaluation, sample_records
@@ -115,22 +130,45 @@ def train(
         refuse_objects(processes, recipe, given, tokenizer, callbacks, ray=ray)
         words = [*override_strings(overrides), *override_strings(nest_keys(given))]
         start: Any = train_in_processes if options is None else train_on_ray
-        return start(str(recipe), words, options or processes, run=run, layout=layout, progress=progress, say=say)
+        return start(
+            str(recipe),
+            words,
+            options or processes,
+            run=run,
+            layout=layout,
+            progress=progress,
+            say=say,
+        )
     plan = plan_of(recipe, overrides, given=given, tokenizer=tokenizer)
-    return _train_here(plan, recipe, Callbacks(callbacks), run, layout=layout, progress=progress, say=say)
+    return _train_here(
+        plan, recipe, Callbacks(callbacks), run, layout=layout, progress=progress, say=say
+    )
 
 
 def _train_here(
-    plan: Plan, recipe: Recipe, called: Callbacks, run: str | Path | None, *, layout: Layout, progress: bool, say: Say
+    plan: Plan,
+    recipe: Recipe,
+    called: Callbacks,
+    run: str | Path | None,
+    *,
+    layout: Layout,
+    progress: bool,
+    say: Say,
 ) -> Run:
     """In this process, alone or as a rank."""
-    origin, name = (recipe, Path(recipe).stem) if isinstance(recipe, str | Path) else ("Python", plan.row.name)
+    origin, name = (
+        (recipe, Path(recipe).stem) if isinstance(recipe, str | Path) else ("Python", plan.row.name)
+    )
     header = f"# Resolved by ascent {__version__} from {origin}; itself a recipe.\n"
     with process_group(layout=layout) as ranks:
-        folder = Path(run) if run is not None else ranks.broadcast(next_folder(name), "the run folder")
+        folder = (
+            Path(run) if run is not None else ranks.broadcast(next_folder(name), "the run folder")
+        )
         if run is None and ranks.is_first:
             say(f"the run folder is {folder}")
-        train_plan(plan, folder, callbacks=called, progress=progress, say=say, header=header, ranks=ranks)
+        train_plan(
+            plan, folder, callbacks=called, progress=progress, say=say, header=header, ranks=ranks
+        )
     return read_run(folder)
 
 
@@ -174,24 +212,40 @@ def resume(
     options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
     if processes != 1 or options is not None:
         refuse_objects(processes, "", given, None, callbacks, ray=ray)
-        more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress, "say": say}
+        more: dict[str, Any] = {
+            "accept_changes": accept_changes,
+            "layout": layout,
+            "progress": progress,
+            "say": say,
+        }
         if options is not None:
             return resume_on_ray(Path(run), options, **more)
         return resume_in_processes(Path(run), processes, **more)
     resume_run(
-        Path(run), given=given, callbacks=called, accept_changes=accept_changes, layout=layout, progress=progress,
+        Path(run),
+        given=given,
+        callbacks=called,
+        accept_changes=accept_changes,
+        layout=layout,
+        progress=progress,
         say=say,
-    )  # fmt: skip
+    )
     return read_run(Path(run))
 
 
 def plan_of(
-    recipe: Recipe, overrides: Overrides = (), *, given: Mapping[str, Any] | None = None, tokenizer: Any = None
+    recipe: Recipe,
+    overrides: Overrides = (),
+    *,
+    given: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
 ) -> Plan:
     """The plan of a recipe with overrides on top, `given` among them; a plan stays as it is."""
     if isinstance(recipe, Plan):
         if overrides or given:
-            raise ValueError("overrides apply to a recipe, but a plan is resolved already; override its recipe")
+            raise ValueError(
+                "overrides apply to a recipe, but a plan is resolved already; override its recipe"
+            )
         return recipe
     collector = Collector(tokenizer)
     base = collector.replace(nest_keys(recipe)) if isinstance(recipe, Mapping) else recipe
@@ -245,15 +299,22 @@ def train_plan(
             recipe, plan = (with_steps(each, training.steps) for each in (recipe, plan))
             run: RunFolder = UnwrittenFolder(folder)
             if claim is not None:
-                environment, inputs = describe(devices=[device()], ranks=ranks.count), inputs_text(recipe, found)
+                environment, inputs = (
+                    describe(devices=[device()], ranks=ranks.count),
+                    inputs_text(recipe, found),
+                )
                 text = header + as_yaml(recipe.config)
-                run = RunFolder.create(folder, text, environment, inputs=inputs, lock=claim.lock, say=say)
+                run = RunFolder.create(
+                    folder, text, environment, inputs=inputs, lock=claim.lock, say=say
+                )
         except BaseException:
             if claim is not None:
                 claim.abandon()
             raise
         with run:
-            return drive(plan, training, run, callbacks or Callbacks(), done=0, progress=progress, say=say)
+            return drive(
+                plan, training, run, callbacks or Callbacks(), done=0, progress=progress, say=say
+            )
 
 
 def resume_run(
@@ -284,16 +345,28 @@ def resume_run(
 
 
 def _resume(
-    plan: Plan, folder: Path, callbacks: Callbacks, accept_changes: bool, progress: bool, say: Say, ranks: Ranks
+    plan: Plan,
+    folder: Path,
+    callbacks: Callbacks,
+    accept_changes: bool,
+    progress: bool,
+    say: Say,
+    ranks: Ranks,
 ) -> int:
     ended = ranks.broadcast(state_of(folder) == "finished", "the state of the run")
     with ExitStack() as stack:
         lock = stack.enter_context(Lock(folder, say=say)) if ranks.is_first else None
-        found = ranks.broadcast(newest(folder / CHECKPOINTS) if ranks.is_first else None, "the newest checkpoint")
-        for line in found.lines() if found else ["no checkpoint was saved; starting from the first step"]:
+        found = ranks.broadcast(
+            newest(folder / CHECKPOINTS) if ranks.is_first else None, "the newest checkpoint"
+        )
+        for line in (
+            found.lines() if found else ["no checkpoint was saved; starting from the first step"]
+        ):
             say(line)
         done, steps = (found.step if found else 0), plan.config.run.steps
-        if done > steps or (done == steps and ended):  # a run killed after its last save has yet to end
+        if done > steps or (
+            done == steps and ended
+        ):  # a run killed after its last save has yet to end
             raise ValueError(
                 f"{folder} is finished (step {done} of {steps}), so there is nothing to resume; to train further, "
                 f"raise run.steps in {folder / CONFIG}"
@@ -301,9 +374,17 @@ def _resume(
         say_slow(plan, say)
         plan = with_arithmetic(plan, folder, ranks)
         plan, changes = check_inputs(
-            plan, folder, done, started=found is not None, accept=accept_changes, say=say, ranks=ranks
+            plan,
+            folder,
+            done,
+            started=found is not None,
+            accept=accept_changes,
+            say=say,
+            ranks=ranks,
         )
-        training = assemble(plan, folder, model_folder=found.folder / "model" if found else None, ranks=ranks)
+        training = assemble(
+            plan, folder, model_folder=found.folder / "model" if found else None, ranks=ranks
+        )
         stack.callback(close, training, say)
         if found is not None:
             restore(training, found)
@@ -325,24 +406,32 @@ def say_slow(plan: Plan, say: Say) -> None:
         say(slow)
 
 
-def assemble(plan: Plan, folder: Path, *, model_folder: Path | None = None, ranks: Ranks = SINGLE) -> Training:
+def assemble(
+    plan: Plan, folder: Path, *, model_folder: Path | None = None, ranks: Ranks = SINGLE
+) -> Training:
     """Every part of a run; `model_folder` is the checkpoint's model when resuming."""
     trackers.require(plan.config.run.trackers)
     refuse_absent_files(plan.config)
     rng.seed(plan.config.seed)
     plan = with_arithmetic(plan, folder, ranks)
-    return (_assemble_rl if plan.row.samples else assemble_offline)(plan, folder, model_folder, ranks)
+    return (_assemble_rl if plan.row.samples else assemble_offline)(
+        plan, folder, model_folder, ranks
+    )
 
 
 def _assemble_rl(plan: Plan, folder: Path, model_folder: Path | None, ranks: Ranks) -> Training:
     config = plan.config
     if config.run.keep_best:
-        evaluation.refuse_unreported(config.run.best_metric, names_of(plan), talks=config.env is not None)
+        evaluation.refuse_unreported(
+            config.run.best_metric, names_of(plan), talks=config.env is not None
+        )
     rl = RLSetup(plan, folder, model_folder, ranks)
     source, evaluate, texts = rl.source, rl.evaluate, sample_records.TokenTexts(rl.model.tokenizer)
 
     def samples() -> SampleBatch:
-        records = sample_records.samples(source.rollouts, source.advantages, texts, source.token_stats)
+        records = sample_records.samples(
+            source.rollouts, source.advantages, texts, source.token_stats
+        )
         return SampleBatch(records, len(source.rollouts))
 
     def answers() -> SampleBatch:

@@ -22,7 +22,9 @@ def copy_writer(folder: Path) -> Writer:
 
 def check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(f"{target} exists and is not an empty folder; export to another place or delete it first")
+        raise CheckpointError(
+            f"{target} exists and is not an empty folder; export to another place or delete it first"
+        )
 
 
 def export(write_model: Writer, target: Path, *, adapter: bool = False) -> Path:
@@ -52,14 +54,22 @@ def export(write_model: Writer, target: Path, *, adapter: bool = False) -> Path:
 
 def _check(folder: Path, config_name: str) -> None:
     """CheckpointError unless transformers or peft can load the folder without Ascent and without pickle."""
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
     if config_name not in names:
-        raise CheckpointError(f"the exported folder has no {config_name} (it has {names}); is this a model folder?")
+        raise CheckpointError(
+            f"the exported folder has no {config_name} (it has {names}); is this a model folder?"
+        )
     if not any(name.endswith(".safetensors") for name in names):
         raise CheckpointError(f"the exported folder has no .safetensors file (it has {names})")
     pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
     if pickled:
-        raise CheckpointError(f"the exported folder holds pickled files {pickled}; weights must be .safetensors")
+        raise CheckpointError(
+            f"the exported folder holds pickled files {pickled}; weights must be .safetensors"
+        )
     config = json.loads((folder / config_name).read_text(encoding="utf-8"))
     if "ascent" in json.dumps(config.get("auto_map", {})):
-        raise CheckpointError(f"{config_name}'s auto_map points into ascent; the model would not load without it")
+        raise CheckpointError(
+            f"{config_name}'s auto_map points into ascent; the model would not load without it"
+        )

@@ -21,7 +21,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def describe(folder: Path, *, step: int, score: float | None, known: Mapping[str, str] | None = None) -> str:
+def describe(
+    folder: Path, *, step: int, score: float | None, known: Mapping[str, str] | None = None
+) -> str:
     """The text of a manifest for all files in the folder. `known` are the hashes of files that others wrote."""
     known = known or {}
     files = {
@@ -45,7 +47,9 @@ def read(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
         digest = found.pop("sha256")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{NAME} cannot be read ({error}): it is truncated or corrupted") from error
+        raise CheckpointError(
+            f"{NAME} cannot be read ({error}): it is truncated or corrupted"
+        ) from error
     if digest != _digest(found):
         raise CheckpointError(f"{NAME} does not match its own sha256: it is corrupted")
     if found["format"] != FORMAT:
@@ -67,7 +71,9 @@ def verify(folder: Path, *, under: str = "") -> dict[str, Any]:
             raise CheckpointError(f"{name} is missing")
         size = path.stat().st_size
         if size != expected["bytes"]:
-            raise CheckpointError(f"{name} has {size} bytes, the manifest says {expected['bytes']}: it is truncated")
+            raise CheckpointError(
+                f"{name} has {size} bytes, the manifest says {expected['bytes']}: it is truncated"
+            )
         if sha256(path) != expected["sha256"]:
             raise CheckpointError(f"{name} does not match its sha256: it is corrupted")
     return content

@@ -37,7 +37,9 @@ class ResumePoint(NamedTuple):
 
     def lines(self) -> list[str]:
         """Messages for the user."""
-        notes = [f"checkpoint {each.folder.name} is not used: {each.reason}" for each in self.rejected]
+        notes = [
+            f"checkpoint {each.folder.name} is not used: {each.reason}" for each in self.rejected
+        ]
         return [*notes, f"continuing from the checkpoint of step {self.step}"]
 
 

@@ -16,7 +16,9 @@ State = dict[str, Any]
 def capture(ranks: Ranks = SINGLE) -> State:
     """The states as numbers and tensors, for a checkpoint: those of rank 0, and of the `others`."""
     own = _capture(ranks.count)
-    return own if ranks.count == 1 else {**own, "others": ranks.gather(own, "the random states")[1:]}
+    return (
+        own if ranks.count == 1 else {**own, "others": ranks.gather(own, "the random states")[1:]}
+    )
 
 
 def _capture(ranks: int) -> State:
@@ -44,7 +46,11 @@ def _cuda_states(ranks: int) -> list[torch.Tensor]:
 def restore(state: State, ranks: Ranks = SINGLE) -> None:
     """Restore the states of `capture`. A rank that was not there gets rank 0's."""
     several = ranks.count > 1 or "others" in state
-    state = [state, *state.get("others", ())][ranks.rank] if ranks.rank <= len(state.get("others", ())) else state
+    state = (
+        [state, *state.get("others", ())][ranks.rank]
+        if ranks.rank <= len(state.get("others", ()))
+        else state
+    )
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if len(state["cuda"]) != devices and not several:
         raise ValueError(

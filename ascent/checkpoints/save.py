@@ -46,7 +46,9 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if self.last < 1 or self.best < 0:
-            raise ValueError(f"keep last={self.last}, best={self.best}; at least the last one must be kept, best >= 0")
+            raise ValueError(
+                f"keep last={self.last}, best={self.best}; at least the last one must be kept, best >= 0"
+            )
 
 
 class SavedCheckpoint(NamedTuple):
@@ -90,11 +92,15 @@ def save(
             else:
                 hashed = _write_pieces(writing / PIECES.format(ranks.rank), tensors)
         known = {
-            name: digest for own in ranks.gather(hashed, "the checkpoint's hashes") for name, digest in own.items()
+            name: digest
+            for own in ranks.gather(hashed, "the checkpoint's hashes")
+            for name, digest in own.items()
         }
         if not ranks.is_first:
             return SavedCheckpoint(target, ())
-        disk.write(writing / manifest.NAME, manifest.describe(writing, step=step, score=score, known=known))
+        disk.write(
+            writing / manifest.NAME, manifest.describe(writing, step=step, score=score, known=known)
+        )
         disk.sync_tree(writing)
         _put_in_place(writing, target)
     except OSError as error:
@@ -106,7 +112,9 @@ def save(
         if ranks.is_first and writing.exists():
             disk.remove(writing)
     try:
-        return SavedCheckpoint(target, _prune(root, step, RetentionPolicy() if keep is None else keep))
+        return SavedCheckpoint(
+            target, _prune(root, step, RetentionPolicy() if keep is None else keep)
+        )
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {step} is safe in {target}, but an older one could not be deleted: {error}; "
@@ -115,7 +123,10 @@ def save(
 
 
 def _write_first(
-    writing: Path, folders: Mapping[str, Writer], plain: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    writing: Path,
+    folders: Mapping[str, Writer],
+    plain: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
 ) -> None:
     with disk.writing():
         for name, write_folder in folders.items():
@@ -173,7 +184,11 @@ def _clear_leftovers(root: Path) -> None:
 
 def steps_in(root: Path) -> list[int]:
     """The steps with a checkpoint folder, sorted, not verified."""
-    return sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal()) if root.is_dir() else []
+    return (
+        sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal())
+        if root.is_dir()
+        else []
+    )
 
 
 def _prune(root: Path, step: int, keep: RetentionPolicy) -> tuple[int, ...]:

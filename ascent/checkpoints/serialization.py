@@ -27,7 +27,9 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     where = "/".join(path)
     if isinstance(value, Tensor):
         if where in tensors:
-            raise ValueError(f"two tensors of the state would both be called {where!r}; rename one of the keys")
+            raise ValueError(
+                f"two tensors of the state would both be called {where!r}; rename one of the keys"
+            )
         tensors[where] = value.detach().cpu().contiguous()
         return {"$tensor": where}
     if isinstance(value, TensorPiece):

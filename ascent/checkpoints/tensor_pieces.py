@@ -65,7 +65,9 @@ Saved: TypeAlias = Tensor | SavedTensor
 
 def read_range(saved: Saved, start: int, stop: int) -> Tensor:
     """The flattened values of a range of a tensor, in memory or in a checkpoint."""
-    return saved.read(start, stop) if isinstance(saved, SavedTensor) else saved.reshape(-1)[start:stop]
+    return (
+        saved.read(start, stop) if isinstance(saved, SavedTensor) else saved.reshape(-1)[start:stop]
+    )
 
 
 def read_whole(saved: Saved) -> Tensor:

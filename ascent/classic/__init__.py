@@ -7,4 +7,6 @@ from __future__ import annotations
 
 import gymnasium
 
-gymnasium.register(id="ascent/Maze-v0", entry_point="ascent.classic.maze:Maze", max_episode_steps=100)
+gymnasium.register(
+    id="ascent/Maze-v0", entry_point="ascent.classic.maze:Maze", max_episode_steps=100
+)

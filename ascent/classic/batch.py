@@ -49,7 +49,9 @@ class Batch(NamedTuple):
 
     def log_ratio(self, policy: StochasticPolicy, outputs_TP: Tensor) -> Tensor:
         """log pi_new - log pi_old of the actions, for the outputs of the new policy."""
-        return ratios.token(policy.logprobs(outputs_TP, self.actions), self.old_logprobs_T, self.loss_mask_T)
+        return ratios.token(
+            policy.logprobs(outputs_TP, self.actions), self.old_logprobs_T, self.loss_mask_T
+        )
 
     def minibatches(self, size: int, shuffler: torch.Generator) -> Iterator[Batch]:
         """One epoch in a new random order."""
@@ -72,13 +74,25 @@ def prepare(
     with torch.no_grad():
         values_T, bootstrap_B = run.critic_values(critic, rollout)
         credit = returns.gae(
-            rollout.rewards_T, values_T, loss_mask_T, rollout.segments, bootstrap_B, gamma=gamma, lam=lam
+            rollout.rewards_T,
+            values_T,
+            loss_mask_T,
+            rollout.segments,
+            bootstrap_B,
+            gamma=gamma,
+            lam=lam,
         )
         assert credit.returns_T is not None
         outputs_TP = policy(rollout.observations_TO)
         old_logprobs_T = policy.logprobs(outputs_TP, rollout.actions)
     white_T = masked.whiten(credit.advantages_T, loss_mask_T)
     batch = Batch(
-        rollout.observations_TO, rollout.actions, white_T, credit.returns_T, old_logprobs_T, outputs_TP, loss_mask_T
+        rollout.observations_TO,
+        rollout.actions,
+        white_T,
+        credit.returns_T,
+        old_logprobs_T,
+        outputs_TP,
+        loss_mask_T,
     )
     return batch, {"explained_variance": run.explained_variance(values_T, credit.returns_T)}

@@ -36,10 +36,14 @@ def choose(settings: Any, name: str, known: Iterable[str]) -> None:
     """ValueError unless the field is one of the known names."""
     owner, words = type(settings).__module__.rsplit(".", 1)[-1], sorted(known)
     if getattr(settings, name) not in words:
-        raise ValueError(f"{owner}: {name}={getattr(settings, name)!r}; choose one of {', '.join(words)}")
+        raise ValueError(
+            f"{owner}: {name}={getattr(settings, name)!r}; choose one of {', '.join(words)}"
+        )
 
 
 def widths(settings: Any) -> None:
     """ValueError unless `hidden` lists the widths of the hidden layers."""
     if not all(isinstance(width, int) and width >= 1 for width in settings.hidden):
-        raise ValueError(f"hidden={settings.hidden!r}; list one width >= 1 for each hidden layer, for example (64, 64)")
+        raise ValueError(
+            f"hidden={settings.hidden!r}; list one width >= 1 for each hidden layer, for example (64, 64)"
+        )

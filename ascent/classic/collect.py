@@ -59,7 +59,11 @@ class RunningMoments:
 
     def update(self, batch: Array) -> None:
         """Merge a batch (first axis: samples)."""
-        rows, mean, variance = len(batch), batch.mean(0, dtype=np.float64), batch.var(0, dtype=np.float64)
+        rows, mean, variance = (
+            len(batch),
+            batch.mean(0, dtype=np.float64),
+            batch.var(0, dtype=np.float64),
+        )
         total = self.count + rows
         off = mean - self.mean
         spread = self.variance * self.count + variance * rows + off**2 * (self.count * rows / total)
@@ -82,7 +86,10 @@ class Environments:
             raise ValueError(f"{env_id}: {count} environments, but a rollout needs at least 1")
         bare = [_unwrap(open_env(env_id)) for _ in range(count)]
         self.envs, self.limit = [env for env, _ in bare], bare[0][1]
-        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+        self.observation_space, self.action_space = (
+            self.envs[0].observation_space,
+            self.envs[0].action_space,
+        )
         self.now = [env.reset(seed=seed + i)[0] for i, env in enumerate(self.envs)]
         self.ages, self.running = [0] * count, [0.0] * count
         self.taken = 0
@@ -176,7 +183,9 @@ def collect_steps(
         torch.from_numpy(np.stack(chosen, axis=1).reshape(count * length, *chosen[0].shape[1:])),
         torch.from_numpy(np.ascontiguousarray(rewards_LN.T).reshape(-1)).float(),
         Segments.from_lengths(np.diff(ends, prepend=-1).tolist()),
-        torch.from_numpy(encoder.rescale(encoder.raw(np.asarray([finals[place] for place in places])))),
+        torch.from_numpy(
+            encoder.rescale(encoder.raw(np.asarray([finals[place] for place in places])))
+        ),
         torch.tensor([place in terminated for place in places]),
     )
     if scale is not None:
@@ -193,7 +202,9 @@ def collect_episodes(
     """
     count = len(environments)
     if episodes < 1 or episodes % count:
-        raise ValueError(f"{episodes} episodes on {count} environments; episodes must be a multiple of environments")
+        raise ValueError(
+            f"{episodes} episodes on {count} environments; episodes must be a multiple of environments"
+        )
     owed = [episodes // count] * count
     tracks: list[list[tuple[Array, Any, float]]] = [[] for _ in range(count)]
     lengths: list[list[int]] = [[] for _ in range(count)]
@@ -201,9 +212,13 @@ def collect_episodes(
     terminated: list[list[bool]] = [[] for _ in range(count)]
     alive = list(range(count))
     while alive:
-        encoded_NO = policy.encoder.rescale(policy.encoder.raw(np.asarray([environments.now[i] for i in alive])))
+        encoded_NO = policy.encoder.rescale(
+            policy.encoder.raw(np.asarray([environments.now[i] for i in alive]))
+        )
         actions_N = policy.choose(encoded_NO, rng)
-        for row, i, action, command in zip(encoded_NO, alive, actions_N, environments.commands(actions_N), strict=True):
+        for row, i, action, command in zip(
+            encoded_NO, alive, actions_N, environments.commands(actions_N), strict=True
+        ):
             reward, over, out_of_time = environments.step(i, command)
             tracks[i].append((row, action, reward))
             if over or out_of_time:
@@ -214,7 +229,9 @@ def collect_episodes(
                 environments.restart(i)
         alive = [i for i in alive if owed[i]]
     steps = [step for track in tracks for step in track]
-    last_BO = policy.encoder.rescale(policy.encoder.raw(np.stack([final for some in finals for final in some])))
+    last_BO = policy.encoder.rescale(
+        policy.encoder.raw(np.stack([final for some in finals for final in some]))
+    )
     return Rollout(
         torch.from_numpy(np.stack([row for row, _, _ in steps])),
         torch.from_numpy(np.stack([action for _, action, _ in steps])),

@@ -47,7 +47,9 @@ def smoothed(result: Result, grid_G: Array, window: int) -> Array:
     return np.where(done_G > 0, (sums[done_G] - sums[first_G]) / counts_G, np.nan)
 
 
-def band(results: Sequence[Result], *, points: int = 100, window: int = 20) -> tuple[Array, Array, Array, Array]:
+def band(
+    results: Sequence[Result], *, points: int = 100, window: int = 20
+) -> tuple[Array, Array, Array, Array]:
     """Grid of steps, and over the runs the mean, the lowest and the highest smoothed return at each of its points."""
     if not results:
         raise ValueError("no runs to draw; give at least one Result")
@@ -78,7 +80,9 @@ def plot_variance(estimates: Mapping[str, variance.Estimate], path: Path) -> Non
     """Left: total variance of each estimator. Right: GAE's bias against its variance as lam goes from 0 to 1."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.8), width_ratios=(3, 2))
     named = {name: found for name, found in estimates.items() if not name.startswith("gae")}
-    by_lam = {name.split("=")[1]: found for name, found in estimates.items() if name.startswith("gae")}
+    by_lam = {
+        name.split("=")[1]: found for name, found in estimates.items() if name.startswith("gae")
+    }
     colors = ["C0" if name in variance.UNBIASED else "C1" for name in named]
     bars = left.bar(list(named), [found.total_variance for found in named.values()], color=colors)
     left.bar_label(bars, fmt="%.0f", fontsize=8)
@@ -87,16 +91,29 @@ def plot_variance(estimates: Mapping[str, variance.Estimate], path: Path) -> Non
     bias = [max(found.squared_bias, 0.0) for found in by_lam.values()]
     right.plot([found.total_variance for found in by_lam.values()], bias, marker="o")
     for lam, found, height in zip(by_lam, by_lam.values(), bias, strict=True):
-        right.annotate(lam, (found.total_variance, height), textcoords="offset points", xytext=(5, 5), fontsize=8)
+        right.annotate(
+            lam,
+            (found.total_variance, height),
+            textcoords="offset points",
+            xytext=(5, 5),
+            fontsize=8,
+        )
     right.set(xlabel="total variance", ylabel="squared bias", title="GAE, by lam")
     finish(figure, path)
 
 
 def interpolate(
-    old: StochasticPolicy, new: StochasticPolicy, batch: Batch, shares: Sequence[float], *, clip: float = 0.2
+    old: StochasticPolicy,
+    new: StochasticPolicy,
+    batch: Batch,
+    shares: Sequence[float],
+    *,
+    clip: float = 0.2,
 ) -> dict[str, list[float]]:
     """Along theta_old + share (theta_new - theta_old): exact KL(old || .), the surrogate (CPI), PPO's clipped one."""
-    here, there = (nn.utils.parameters_to_vector(policy.parameters()).detach() for policy in (old, new))
+    here, there = (
+        nn.utils.parameters_to_vector(policy.parameters()).detach() for policy in (old, new)
+    )
     mover = copy.deepcopy(old)
     found: dict[str, list[float]] = {"kl": [], "cpi": [], "clipped": []}
     for share in shares:
@@ -105,13 +122,17 @@ def interpolate(
             outputs_TP = mover(batch.observations_TO)
             terms = (batch.log_ratio(mover, outputs_TP), batch.advantages_T, batch.loss_mask_T)
             found["kl"].append(float(mover.kl(batch.old_outputs_TP, outputs_TP).mean()))
-            found["cpi"].append(-float(masked.mean(policy_losses.surrogate(*terms).loss_T, batch.loss_mask_T)))
+            found["cpi"].append(
+                -float(masked.mean(policy_losses.surrogate(*terms).loss_T, batch.loss_mask_T))
+            )
             clipped = policy_losses.clip(*terms, low=clip, high=clip)
             found["clipped"].append(-float(masked.mean(clipped.loss_T, batch.loss_mask_T)))
     return found
 
 
-def plot_interpolation(shares: Sequence[float], found: Mapping[str, Sequence[float]], path: Path) -> None:
+def plot_interpolation(
+    shares: Sequence[float], found: Mapping[str, Sequence[float]], path: Path
+) -> None:
     """The three curves over the share of the step; 0 is the old policy and 1 the one after PPO's update."""
     figure, axes = pyplot.subplots(figsize=(6.4, 3.8))
     labels = {"kl": "KL(old || ·)", "cpi": "surrogate (CPI)", "clipped": "clipped objective"}
@@ -120,7 +141,10 @@ def plot_interpolation(shares: Sequence[float], found: Mapping[str, Sequence[flo
     for share in (0, 1):
         axes.axvline(share, color="0.4", linestyle=":", linewidth=1)
     axes.axhline(0, color="0.7", linewidth=0.8)
-    axes.set(xlabel="share of the way from the old policy (0) to the new one (1)", ylabel="mean over the rollout")
+    axes.set(
+        xlabel="share of the way from the old policy (0) to the new one (1)",
+        ylabel="mean over the rollout",
+    )
     axes.legend(frameon=False)
     finish(figure, path)
 
@@ -143,7 +167,10 @@ def tidy(axes: Axes) -> None:
 def draw_learning(path: Path, *, steps: int = 40_000, seeds: int = 5) -> None:
     methods: dict[str, tuple[Any, Any]] = {
         "VPG": (policy_gradient, policy_gradient.Settings(steps=steps, lr=1e-2, whiten=True)),
-        "TRPO": (trpo, trpo.Settings(steps=steps, envs=8, length=256, damping=0.01, critic_lr=3e-3)),
+        "TRPO": (
+            trpo,
+            trpo.Settings(steps=steps, envs=8, length=256, damping=0.01, critic_lr=3e-3),
+        ),
         "PPO": (ppo, ppo.Settings(steps=steps, length=128, gamma=0.98, lam=0.9, lr=1e-3)),
     }
     runs = {
@@ -170,7 +197,9 @@ def draw_interpolation(path: Path, *, updates: int = 5) -> None:
         old = copy.deepcopy(run.policy)
         ppo.improve(run, batch, optimizer, settings, beta=0.0)
     shares = np.linspace(-0.5, 2.5, 61).tolist()
-    plot_interpolation(shares, interpolate(old, run.policy, batch, shares, clip=settings.clip), path)
+    plot_interpolation(
+        shares, interpolate(old, run.policy, batch, shares, clip=settings.clip), path
+    )
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {
@@ -181,7 +210,9 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("path", type=Path)
     given = parser.parse_args()

@@ -16,7 +16,12 @@ class FlatAdam:
     """Takes over the parameters it is given: their data and gradients live in its flat buffers from then on."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float = 1e-8, norm: float | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        eps: float = 1e-8,
+        norm: float | None = None,
     ) -> None:
         """`norm` is the largest length of a gradient; longer ones are scaled down to it."""
         some = list(parameters)

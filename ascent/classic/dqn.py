@@ -64,20 +64,40 @@ class Settings:
     """The share of the run over which exploration falls, linearly."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "envs", "batch", "capacity", "warmup", "train_every", "updates", "target_every")
-        shares = ("gamma", "final_rate", "target_rate", "epsilon_start", "epsilon_end", "epsilon_share")
+        counts = (
+            "steps",
+            "envs",
+            "batch",
+            "capacity",
+            "warmup",
+            "train_every",
+            "updates",
+            "target_every",
+        )
+        shares = (
+            "gamma",
+            "final_rate",
+            "target_rate",
+            "epsilon_start",
+            "epsilon_end",
+            "epsilon_share",
+        )
         check(self, counts=counts, positive=("learning_rate", "target_rate"), fractions=shares)
         choose(self, "loss", ("mse", "huber"))
         widths(self)
         if self.target_rate == 1 and self.target_every == 1:
-            raise ValueError("target_rate=1 with target_every=1 has no target network; use target_every >= 100")
+            raise ValueError(
+                "target_rate=1 with target_every=1 has no target network; use target_every >= 100"
+            )
         if self.train_every < self.envs:
             raise ValueError(
                 f"train_every={self.train_every} is less than the {self.envs} steps that envs={self.envs} take at "
                 "once; use train_every >= envs, with more updates"
             )
         if self.steps <= self.warmup:
-            raise ValueError(f"steps={self.steps} end before warmup={self.warmup} does; nothing would be learned")
+            raise ValueError(
+                f"steps={self.steps} end before warmup={self.warmup} does; nothing would be learned"
+            )
 
 
 class QNetwork:
@@ -103,7 +123,9 @@ class QNetwork:
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
         self.scale_O = torch.ones(encoder.size)
-        self.arrays = [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self.layers]
+        self.arrays = [
+            (weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self.layers
+        ]
 
     def __call__(self, rows: Tensor) -> Tensor:
         rows = rows * self.scale_O
@@ -111,7 +133,9 @@ class QNetwork:
             rows = torch.addmm(bias, rows, weight).relu()
         return torch.addmm(self.layers[-1][1], rows, self.layers[-1][0])
 
-    def act(self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None) -> np.ndarray[Any, Any]:
+    def act(
+        self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None
+    ) -> np.ndarray[Any, Any]:
         """The greedy action of each raw observation; `rng` is not used."""
         return self.best(self.encoder.raw(observations))
 
@@ -120,7 +144,9 @@ class QNetwork:
         rows_NO = rows_NO * self.scale_O.numpy()
         for weight, bias in self.arrays[:-1]:
             rows_NO = np.maximum(rows_NO @ weight + bias, 0)
-        chosen: np.ndarray[Any, Any] = (rows_NO @ self.arrays[-1][0] + self.arrays[-1][1]).argmax(-1)
+        chosen: np.ndarray[Any, Any] = (rows_NO @ self.arrays[-1][0] + self.arrays[-1][1]).argmax(
+            -1
+        )
         return chosen
 
     def set_scale(self, rows_NO: np.ndarray[Any, Any]) -> None:
@@ -149,16 +175,24 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     envs = Environments(env_id, settings.envs, seed * 1000)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        online = QNetwork(Encoder(envs.observation_space), settings.hidden, discrete_actions(envs.action_space))
+        online = QNetwork(
+            Encoder(envs.observation_space), settings.hidden, discrete_actions(envs.action_space)
+        )
     learner, replay = Learner(online, settings), Replay(settings.capacity, online.encoder.size)
     here_NO = online.encoder.raw(np.stack(envs.now))
     history: list[dict[str, float]] = []
     while envs.taken < settings.steps:
         epsilon = exploration(
-            envs.taken, settings.steps, settings.epsilon_start, settings.epsilon_end, settings.epsilon_share
+            envs.taken,
+            settings.steps,
+            settings.epsilon_start,
+            settings.epsilon_end,
+            settings.epsilon_share,
         )
         random_N = rng.random(settings.envs) < epsilon
-        chosen_N = np.where(random_N, rng.integers(online.actions, size=settings.envs), online.best(here_NO))
+        chosen_N = np.where(
+            random_N, rng.integers(online.actions, size=settings.envs), online.best(here_NO)
+        )
         ended_N = [envs.step(i, action) for i, action in enumerate(chosen_N.tolist())]
         after_NO = online.encoder.raw(np.stack(envs.now))
         for i, (reward, terminated, truncated) in enumerate(ended_N):
@@ -172,7 +206,9 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
             if settings.scale and not learner.done and not online.encoder.discrete:
                 learner.set_scale(replay.observations[: len(replay)])
             for _ in range(settings.updates):
-                metrics = learner.update(replay.sample(settings.batch, rng), progress=envs.taken / settings.steps)
+                metrics = learner.update(
+                    replay.sample(settings.batch, rng), progress=envs.taken / settings.steps
+                )
             means = {name: float(value.mean()) for name, value in metrics.items()}
             history.append({"step": envs.taken, "epsilon": epsilon, **means})
     return Result(online, envs.returns, envs.steps, history, time.perf_counter() - began)
@@ -217,14 +253,18 @@ class Learner:
 
 
 @torch.no_grad()
-def targets(online: QNetwork, target: QNetwork, steps: Steps, *, gamma: float, double: bool) -> Tensor:
+def targets(
+    online: QNetwork, target: QNetwork, steps: Steps, *, gamma: float, double: bool
+) -> Tensor:
     """r + gamma (1 - ended) Q_target(s', a'); a' is the best action of the target network, or of the online one if
     `double`."""
     after = torch.from_numpy(steps.after_NO)
     q_NA = target(after)
     best_N = online(after).argmax(-1) if double else q_NA.argmax(-1)
     future_N = q_NA.gather(1, best_N[:, None])[:, 0]
-    return torch.from_numpy(steps.rewards_N) + gamma * (1 - torch.from_numpy(steps.ended_N)) * future_N
+    return (
+        torch.from_numpy(steps.rewards_N) + gamma * (1 - torch.from_numpy(steps.ended_N)) * future_N
+    )
 
 
 @torch.no_grad()

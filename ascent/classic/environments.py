@@ -17,10 +17,16 @@ def open_env(env_id: str, options: Mapping[str, Any] | None = None) -> gymnasium
         raise ValueError(f"{env_id} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:  # unregistered, deprecated or misspelt
         close = difflib.get_close_matches(env_id, list(gymnasium.registry), n=3, cutoff=0.4)
-        fix = f"did you mean {' or '.join(close)}?" if close else "for example CartPole-v1 or ascent/Maze-v0"
+        fix = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "for example CartPole-v1 or ascent/Maze-v0"
+        )
         raise ValueError(f"no environment is called {env_id!r}; {fix}") from error
     except TypeError as error:
-        raise ValueError(f"{env_id} does not take the options {sorted(options or {})}: {error}") from error
+        raise ValueError(
+            f"{env_id} does not take the options {sorted(options or {})}: {error}"
+        ) from error
 
 
 def discrete_actions(space: gymnasium.Space[Any]) -> int:

@@ -49,12 +49,22 @@ def report(name: str, estimates_R: Tensor, exact: float, samples: int) -> Report
     if estimates_R.numel() < 2:
         raise ValueError(f"{estimates_R.numel()} repetitions of {name}; a spread needs at least 2")
     return Report(
-        name, float(estimates_R.mean()), exact, float(estimates_R.std()), samples, repetitions=estimates_R.numel()
+        name,
+        float(estimates_R.mean()),
+        exact,
+        float(estimates_R.std()),
+        samples,
+        repetitions=estimates_R.numel(),
     )
 
 
 def kl_divergence(
-    policy_V: Tensor, reference_V: Tensor, *, samples: int, repetitions: int, generator: torch.Generator
+    policy_V: Tensor,
+    reference_V: Tensor,
+    *,
+    samples: int,
+    repetitions: int,
+    generator: torch.Generator,
 ) -> list[Report]:
     """k1, k2, k3 of KL(policy || reference), given as logits over V tokens, on tokens drawn from the policy."""
     _check(samples, repetitions)
@@ -69,7 +79,12 @@ def kl_divergence(
 
 
 def control_variate(
-    policy_V: Tensor, reference_V: Tensor, *, samples: int, repetitions: int, generator: torch.Generator
+    policy_V: Tensor,
+    reference_V: Tensor,
+    *,
+    samples: int,
+    repetitions: int,
+    generator: torch.Generator,
 ) -> list[Report]:
     """k1 + c (e^x - 1): the addend has mean 0 under the policy. c = 0 is k1, c = 1 is k3, the best c lies nearby.
 
@@ -78,7 +93,10 @@ def control_variate(
     """
     _check(samples, repetitions)
     p_V, q_V = policy_V.log_softmax(-1), reference_V.log_softmax(-1)
-    exact, best = float(divergence.kl(policy_V, reference_V)), best_coefficient(policy_V, reference_V)
+    exact, best = (
+        float(divergence.kl(policy_V, reference_V)),
+        best_coefficient(policy_V, reference_V),
+    )
     drawn = _draw(p_V, (repetitions, samples), generator)
     plain, known = (p_V - q_V)[drawn], (q_V - p_V)[drawn].expm1()
     return [
@@ -96,7 +114,9 @@ def best_coefficient(policy_V: Tensor, reference_V: Tensor) -> float:
     return float(-covariance / (p_V * known_V**2).sum())
 
 
-def antithetic_pairs(*, slope: float, samples: int, repetitions: int, generator: torch.Generator) -> list[Report]:
+def antithetic_pairs(
+    *, slope: float, samples: int, repetitions: int, generator: torch.Generator
+) -> list[Report]:
     """E[e^(slope z)] = e^(slope^2 / 2) for standard normal z: independent draws against pairs z, -z; equal evaluations.
 
     Mirrored draws help where the function is mostly odd around its mean (small slope). For an even function such as
@@ -113,12 +133,21 @@ def antithetic_pairs(*, slope: float, samples: int, repetitions: int, generator:
         z = torch.randn(repetitions, samples, generator=generator, dtype=torch.float64)
         half = torch.randn(repetitions, samples // 2, generator=generator, dtype=torch.float64)
         rows.append(report(f"{name}, independent", function(z).mean(-1), exact, samples))
-        rows.append(report(f"{name}, pairs", function(torch.cat([half, -half], -1)).mean(-1), exact, samples))
+        rows.append(
+            report(
+                f"{name}, pairs", function(torch.cat([half, -half], -1)).mean(-1), exact, samples
+            )
+        )
     return rows
 
 
 def baselines(
-    logits_V: Tensor, rewards_V: Tensor, *, samples: int, repetitions: int, generator: torch.Generator
+    logits_V: Tensor,
+    rewards_V: Tensor,
+    *,
+    samples: int,
+    repetitions: int,
+    generator: torch.Generator,
 ) -> list[Report]:
     """The gradient of E[reward] with respect to the first logit, on a bandit of V arms, under four baselines.
 
@@ -151,7 +180,9 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
     return torch.exp(2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1))
 
 
-def importance(*, shift: float, samples: int, repetitions: int, generator: torch.Generator) -> list[Report]:
+def importance(
+    *, shift: float, samples: int, repetitions: int, generator: torch.Generator
+) -> list[Report]:
     """E[z^2] = 1 under N(0, 1), from draws of N(shift, 1): plain and self-normalized weights, and none at all.
 
     Half the weights' story is the effective sample size, here about n e^(-shift^2) for large n: see `ess_of_shift`.
@@ -191,13 +222,21 @@ def off_policy(
     exact = float((target_V.softmax(-1) * rewards_V).sum())
     own = _draw(target_V.log_softmax(-1), (repetitions, samples), generator)
     drawn = _draw(behavior_V.log_softmax(-1), (repetitions, samples), generator)
-    w, reward = (target_V.log_softmax(-1) - behavior_V.log_softmax(-1))[drawn].exp(), rewards_V[drawn]
+    w, reward = (
+        (target_V.log_softmax(-1) - behavior_V.log_softmax(-1))[drawn].exp(),
+        rewards_V[drawn],
+    )
     return [
         report("on-policy", rewards_V[own].mean(-1), exact, samples),
         report("off-policy, uncorrected", reward.mean(-1), exact, samples),
         report("off-policy, ratio", (w * reward).mean(-1), exact, samples),
         report("off-policy, self-normalized", (w * reward).sum(-1) / w.sum(-1), exact, samples),
-        report(f"off-policy, ratio capped at {cap:g}", (w.clamp(max=cap) * reward).mean(-1), exact, samples),
+        report(
+            f"off-policy, ratio capped at {cap:g}",
+            (w.clamp(max=cap) * reward).mean(-1),
+            exact,
+            samples,
+        ),
     ]
 
 
@@ -210,7 +249,12 @@ class Collapse(NamedTuple):
 
 
 def sequence_weights(
-    target_V: Tensor, behavior_V: Tensor, *, lengths: list[int], samples: int, generator: torch.Generator
+    target_V: Tensor,
+    behavior_V: Tensor,
+    *,
+    lengths: list[int],
+    samples: int,
+    generator: torch.Generator,
 ) -> list[Collapse]:
     """Effective samples of whole-sequence ratios over independent tokens: about (share of one token) ** T."""
     _check(samples, 2)
@@ -221,7 +265,8 @@ def sequence_weights(
     log_ratio = log_ratio_V[drawn].to(torch.float64)
     token = float(effective_sample_size(log_ratio.reshape(-1))) / log_ratio.numel()
     return [
-        Collapse(length, float(effective_sample_size(log_ratio[:length].sum(0))) / samples, token) for length in lengths
+        Collapse(length, float(effective_sample_size(log_ratio[:length].sum(0))) / samples, token)
+        for length in lengths
     ]
 
 
@@ -236,7 +281,8 @@ def demonstrations(*, samples: int, repetitions: int, seed: int) -> dict[str, li
     """Every comparison of this file on the toy problems, by name."""
     generator = torch.Generator().manual_seed(seed)
     policy_V, reference_V, rewards_V, outcomes_V = (
-        torch.tensor(row, dtype=torch.float64) for row in (POLICY_V, REFERENCE_V, REWARDS_V, OUTCOMES_V)
+        torch.tensor(row, dtype=torch.float64)
+        for row in (POLICY_V, REFERENCE_V, REWARDS_V, OUTCOMES_V)
     )
     size = {"samples": samples, "repetitions": repetitions}
     pairs = antithetic_pairs(slope=0.5, generator=generator, **size)
@@ -247,15 +293,21 @@ def demonstrations(*, samples: int, repetitions: int, seed: int) -> dict[str, li
         "antithetic-even": pairs[2:],
         "baselines": baselines(policy_V, rewards_V, generator=generator, **size),
         "importance": importance(shift=1.0, generator=generator, **size),
-        "off-policy": off_policy(policy_V, reference_V, outcomes_V, cap=1.2, generator=generator, **size),
+        "off-policy": off_policy(
+            policy_V, reference_V, outcomes_V, cap=1.2, generator=generator, **size
+        ),
     }
 
 
 def _draw(logprobs_V: Tensor, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     count = shape[0] * shape[1]
-    return torch.multinomial(logprobs_V.exp(), count, replacement=True, generator=generator).reshape(shape)
+    return torch.multinomial(
+        logprobs_V.exp(), count, replacement=True, generator=generator
+    ).reshape(shape)
 
 
 def _check(samples: int, repetitions: int) -> None:
     if samples < 1 or repetitions < 2:
-        raise ValueError(f"samples={samples}, repetitions={repetitions}; use at least 1 sample and 2 repetitions")
+        raise ValueError(
+            f"samples={samples}, repetitions={repetitions}; use at least 1 sample and 2 repetitions"
+        )

@@ -34,7 +34,9 @@ class Model:
                 f"{self.terminal_S.shape} do not fit; they must be (S, A, S), (S, A) and (S,)"
             )
         if self.next_SAN.min() < 0 or not np.allclose(self.next_SAN.sum(-1), 1):
-            raise ValueError("transition probabilities must be at least 0 and add up to 1 for every state and action")
+            raise ValueError(
+                "transition probabilities must be at least 0 and add up to 1 for every state and action"
+            )
 
 
 class Values(NamedTuple):
@@ -50,7 +52,9 @@ def policy_values(model: Model, policy_SA: Floats, *, gamma: float) -> Values:
     check_gamma(gamma)
     policy_SA = np.asarray(policy_SA, dtype=np.float64)
     if policy_SA.shape != model.rewards_SA.shape:
-        raise ValueError(f"a policy of shape {policy_SA.shape}; this model needs {model.rewards_SA.shape}, (S, A)")
+        raise ValueError(
+            f"a policy of shape {policy_SA.shape}; this model needs {model.rewards_SA.shape}, (S, A)"
+        )
     if policy_SA.min() < 0 or not np.allclose(policy_SA.sum(-1), 1):
         raise ValueError("every row of a policy must be probabilities that add up to 1")
     rewards_S = np.where(model.terminal_S, 0.0, (policy_SA * model.rewards_SA).sum(-1))
@@ -65,7 +69,9 @@ def policy_values(model: Model, policy_SA: Floats, *, gamma: float) -> Values:
     return _values(model, v_S, gamma)
 
 
-def optimal_values(model: Model, *, gamma: float, tolerance: float = 1e-12, sweeps: int = 100_000) -> Values:
+def optimal_values(
+    model: Model, *, gamma: float, tolerance: float = 1e-12, sweeps: int = 100_000
+) -> Values:
     """V*, Q* and A* by value iteration from 0, until no state changes by more than `tolerance`."""
     check_gamma(gamma)
     v_S = np.zeros(len(model.terminal_S))

@@ -35,7 +35,9 @@ class Entry:
 def maze_best() -> Figure:
     env = Maze()
     best = optimal_values(env.model(), gamma=0.99)
-    return plots.value_map(env.grid, best, greedy_policy(best.q_SA), title="best policy, gamma 0.99")
+    return plots.value_map(
+        env.grid, best, greedy_policy(best.q_SA), title="best policy, gamma 0.99"
+    )
 
 
 def maze_random() -> Figure:
@@ -54,7 +56,9 @@ def maze_large() -> Figure:
 def q_table() -> Figure:
     exact = optimal_values(Maze().model(), gamma=0.99)
     settings = q_learning.Settings()
-    runs = [q_learning.train("ascent/Maze-v0", settings, seed=seed, log_every=250) for seed in range(5)]
+    runs = [
+        q_learning.train("ascent/Maze-v0", settings, seed=seed, log_every=250) for seed in range(5)
+    ]
     return plots.table_errors(runs, exact.q_SA)
 
 
@@ -66,13 +70,19 @@ def _demonstration(name: str, title: str) -> Figure:
 def effective_samples() -> Figure:
     generator = torch.Generator().manual_seed(0)
     shifts = [0.1 * i for i in range(1, 21)]
-    shares = [(s, *estimation.ess_of_shift(shift=s, samples=100_000, generator=generator)) for s in shifts]
+    shares = [
+        (s, *estimation.ess_of_shift(shift=s, samples=100_000, generator=generator)) for s in shifts
+    ]
     target_V, behavior_V = (
-        torch.tensor(row, dtype=torch.float64) for row in (estimation.POLICY_V, estimation.REFERENCE_V)
+        torch.tensor(row, dtype=torch.float64)
+        for row in (estimation.POLICY_V, estimation.REFERENCE_V)
     )
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256]
     return plots.effective_samples(
-        shares, estimation.sequence_weights(target_V, behavior_V, lengths=lengths, samples=10_000, generator=generator)
+        shares,
+        estimation.sequence_weights(
+            target_V, behavior_V, lengths=lengths, samples=10_000, generator=generator
+        ),
     )
 
 
@@ -87,10 +97,15 @@ FIGURES = {
         "k1 with more and more of a control variate",
         lambda: _demonstration("control-variate", "KL by k1 + c (e^x - 1)"),
     ),
-    "antithetic": Entry("independent draws against pairs", lambda: _demonstration("antithetic", "Antithetic pairs")),
-    "baselines": Entry("a policy gradient under four baselines", lambda: _demonstration("baselines", "Baselines")),
+    "antithetic": Entry(
+        "independent draws against pairs", lambda: _demonstration("antithetic", "Antithetic pairs")
+    ),
+    "baselines": Entry(
+        "a policy gradient under four baselines", lambda: _demonstration("baselines", "Baselines")
+    ),
     "off-policy": Entry(
-        "one policy judged by another's data", lambda: _demonstration("off-policy", "A policy's value")
+        "one policy judged by another's data",
+        lambda: _demonstration("off-policy", "A policy's value"),
     ),
     "effective-samples": Entry("what importance weights leave of a sample", effective_samples),
 }

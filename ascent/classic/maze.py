@@ -27,7 +27,13 @@ SMALL = "S.T\n#.G"
 ARROWS = "↑→↓←"
 # Up, right, down, left: the two neighbours of an action in this ring are its sideways slips.
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
-COLORS = {"S": (206, 222, 240), ".": (250, 250, 247), "#": (64, 66, 72), "G": (102, 178, 120), "T": (214, 96, 90)}
+COLORS = {
+    "S": (206, 222, 240),
+    ".": (250, 250, 247),
+    "#": (64, 66, 72),
+    "G": (102, 178, 120),
+    "T": (214, 96, 90),
+}
 AGENT = (52, 92, 168)
 
 
@@ -50,7 +56,9 @@ class Grid:
                 )
             unknown = sorted(set(row) - set(COLORS))
             if unknown:
-                raise ValueError(f"row {number} of the map, {row!r}, holds {unknown[0]!r}; use only S . # G T")
+                raise ValueError(
+                    f"row {number} of the map, {row!r}, holds {unknown[0]!r}; use only S . # G T"
+                )
         text = "".join(rows)
         if text.count("S") != 1:
             raise ValueError(f"the map has {text.count('S')} starts; mark exactly one cell with S")
@@ -58,7 +66,9 @@ class Grid:
             raise ValueError("the map has no goal; mark at least one cell with G")
         grid = cls(rows)
         if not any(text[cell] == "G" for cell in grid._reachable()):
-            raise ValueError("no goal can be reached from S: walls or traps are in the way; open a path of . cells")
+            raise ValueError(
+                "no goal can be reached from S: walls or traps are in the way; open a path of . cells"
+            )
         return grid
 
     @property
@@ -82,7 +92,10 @@ class Grid:
         """The cell a move leads to; the same one at a wall or at the edge."""
         row, column = divmod(cell, self.width)
         row, column = row + MOVES[action][0], column + MOVES[action][1]
-        if not (0 <= row < self.height and 0 <= column < self.width) or self.rows[row][column] == "#":
+        if (
+            not (0 <= row < self.height and 0 <= column < self.width)
+            or self.rows[row][column] == "#"
+        ):
             return cell
         return row * self.width + column
 
@@ -118,9 +131,13 @@ class Maze(gymnasium.Env[Any, Any]):
     ) -> None:
         self.grid = Grid.parse(text)
         if not 0 <= slip < 1:
-            raise ValueError(f"slip={slip}, but it is the chance of going sideways; use 0 <= slip < 1")
+            raise ValueError(
+                f"slip={slip}, but it is the chance of going sideways; use 0 <= slip < 1"
+            )
         if not np.isfinite([goal_reward, trap_reward, step_reward]).all():
-            raise ValueError(f"rewards {goal_reward}, {trap_reward}, {step_reward}: every reward must be finite")
+            raise ValueError(
+                f"rewards {goal_reward}, {trap_reward}, {step_reward}: every reward must be finite"
+            )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode={render_mode!r}; use 'ansi', 'rgb_array' or None")
         self.render_mode = render_mode
@@ -132,7 +149,9 @@ class Maze(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Discrete(len(self.grid.cells))
         self.cell = self.grid.start
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
         self.cell = self.grid.start
         return self.cell, {}
@@ -179,18 +198,26 @@ def draw_text(grid: Grid, *, agent: int | None = None) -> str:
     cells = list(grid.cells)
     if agent is not None:
         cells[agent] = "@"
-    return "\n".join("".join(cells[row * grid.width : (row + 1) * grid.width]) for row in range(grid.height))
+    return "\n".join(
+        "".join(cells[row * grid.width : (row + 1) * grid.width]) for row in range(grid.height)
+    )
 
 
 def draw_arrows(grid: Grid, policy_SA: NDArray[np.float64]) -> str:
     """The map with the most likely move of each free cell; the first of equals, in the order up, right, down, left."""
-    cells = [ARROWS[policy_SA[i].argmax()] if kind in "S." else kind for i, kind in enumerate(grid.cells)]
-    return "\n".join("".join(cells[row * grid.width : (row + 1) * grid.width]) for row in range(grid.height))
+    cells = [
+        ARROWS[policy_SA[i].argmax()] if kind in "S." else kind for i, kind in enumerate(grid.cells)
+    ]
+    return "\n".join(
+        "".join(cells[row * grid.width : (row + 1) * grid.width]) for row in range(grid.height)
+    )
 
 
 def draw_rgb(grid: Grid, *, agent: int | None = None, size: int = 32) -> NDArray[np.uint8]:
     """The map as pixels (height, width, 3), `size` pixels a cell, the agent as a disc."""
-    colors = np.array([COLORS[kind] for kind in grid.cells], np.uint8).reshape(grid.height, grid.width, 3)
+    colors = np.array([COLORS[kind] for kind in grid.cells], np.uint8).reshape(
+        grid.height, grid.width, 3
+    )
     image: NDArray[np.uint8] = colors.repeat(size, axis=0).repeat(size, axis=1)
     image[::size], image[:, ::size] = 200, 200
     if agent is not None:

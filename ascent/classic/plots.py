@@ -46,7 +46,9 @@ def clip_objective(*, low: float = 0.2, high: float = 0.2) -> Figure:
         (slope,) = torch.autograd.grad(objective.sum(), log_ratio)
         axes.plot(ratio, sign * ratio, color=GREY, linewidth=1, linestyle=":", label="ratio * A")
         axes.plot(ratio, objective.detach(), color=BLUE, label="clipped objective")
-        axes.plot(ratio, slope, color=RED, linewidth=1, linestyle="--", label="gradient wrt log-prob")
+        axes.plot(
+            ratio, slope, color=RED, linewidth=1, linestyle="--", label="gradient wrt log-prob"
+        )
         for edge in (1 - low, 1 + high):
             axes.axvline(edge, color=GREY, linewidth=0.6)
         axes.set_title(f"A = {sign:+.0f}", fontsize=10)
@@ -60,7 +62,9 @@ def spreads(reports: Sequence[Report], *, title: str) -> Figure:
     if not reports:
         raise ValueError("no reports to draw; give at least one")
     if len({row.exact for row in reports}) > 1:
-        raise ValueError("these reports estimate different numbers; draw one figure for each exact answer")
+        raise ValueError(
+            "these reports estimate different numbers; draw one figure for each exact answer"
+        )
     figure = Figure(figsize=(5.6, 0.42 * len(reports) + 1.1), layout="constrained")
     axes = figure.add_subplot()
     for height, row in enumerate(reversed(reports)):
@@ -80,7 +84,11 @@ def kl_estimators(*, samples: int = 10, repetitions: int = 20_000, seed: int = 0
     direction = torch.linspace(-1, 1, 8, dtype=torch.float64)
     rows = [
         estimation.kl_divergence(
-            reference + far * direction, reference, samples=samples, repetitions=repetitions, generator=generator
+            reference + far * direction,
+            reference,
+            samples=samples,
+            repetitions=repetitions,
+            generator=generator,
         )
         for far in (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0)
     ]
@@ -90,8 +98,19 @@ def kl_estimators(*, samples: int = 10, repetitions: int = 20_000, seed: int = 0
     for i, name in enumerate(("k1", "k2", "k3")):
         relative = [row[i].bias / row[i].exact for row in rows]
         doubt = [2 * row[i].standard_error / row[i].exact for row in rows]
-        bias.errorbar(exact, relative, yerr=doubt, marker="o", markersize=3, capsize=2, linewidth=1, label=name)
-        spread.loglog(exact, [row[i].std / row[i].exact for row in rows], marker="o", markersize=3, label=name)
+        bias.errorbar(
+            exact,
+            relative,
+            yerr=doubt,
+            marker="o",
+            markersize=3,
+            capsize=2,
+            linewidth=1,
+            label=name,
+        )
+        spread.loglog(
+            exact, [row[i].std / row[i].exact for row in rows], marker="o", markersize=3, label=name
+        )
     bias.set_xscale("log")
     _label(bias, "exact KL (nats)", "bias / KL, two standard errors")
     _label(spread, "exact KL (nats)", f"std / KL, {samples} samples")
@@ -99,17 +118,45 @@ def kl_estimators(*, samples: int = 10, repetitions: int = 20_000, seed: int = 0
     return figure
 
 
-def effective_samples(shares: Sequence[tuple[float, float, float]], collapses: Sequence[Collapse]) -> Figure:
+def effective_samples(
+    shares: Sequence[tuple[float, float, float]], collapses: Sequence[Collapse]
+) -> Figure:
     """How many samples are left: by the shift of a Gaussian (shift, measured, limit), and by a text's length."""
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
     shift, length = figure.subplots(1, 2)
-    shift.plot([s for s, _, _ in shares], [m for _, m, _ in shares], "o", color=BLUE, markersize=4, label="measured")
-    shift.plot([s for s, _, _ in shares], [e for _, _, e in shares], color=RED, linewidth=1, label="exp(-shift²)")
+    shift.plot(
+        [s for s, _, _ in shares],
+        [m for _, m, _ in shares],
+        "o",
+        color=BLUE,
+        markersize=4,
+        label="measured",
+    )
+    shift.plot(
+        [s for s, _, _ in shares],
+        [e for _, _, e in shares],
+        color=RED,
+        linewidth=1,
+        label="exp(-shift²)",
+    )
     _label(shift, "shift of the sampling distribution", "effective share of samples")
     shift.legend(fontsize=8)
     steps = [row.length for row in collapses]
-    length.loglog(steps, [row.product for row in collapses], marker="o", markersize=3, color=BLUE, label="product")
-    length.loglog(steps, [row.token for row in collapses], color=RED, linewidth=1, label="one token's own ratio")
+    length.loglog(
+        steps,
+        [row.product for row in collapses],
+        marker="o",
+        markersize=3,
+        color=BLUE,
+        label="product",
+    )
+    length.loglog(
+        steps,
+        [row.token for row in collapses],
+        color=RED,
+        linewidth=1,
+        label="one token's own ratio",
+    )
     _label(length, "tokens", "effective share of samples")
     length.legend(fontsize=8)
     return figure
@@ -118,7 +165,9 @@ def effective_samples(shares: Sequence[tuple[float, float, float]], collapses: S
 def value_map(grid: Grid, values: Values, policy_SA: Floats, *, title: str) -> Figure:
     """Every free cell with its value, and an arrow as long as the policy's chance of each move."""
     if policy_SA.shape != (len(grid.cells), 4):
-        raise ValueError(f"a policy of shape {policy_SA.shape} for a map of {len(grid.cells)} cells; one row each")
+        raise ValueError(
+            f"a policy of shape {policy_SA.shape} for a map of {len(grid.cells)} cells; one row each"
+        )
     figure = Figure(figsize=(1.1 * grid.width + 1.6, 1.1 * grid.height + 0.7), layout="constrained")
     axes = figure.add_subplot()
     free_S = np.array([kind in "S." for kind in grid.cells])
@@ -131,14 +180,30 @@ def value_map(grid: Grid, values: Values, policy_SA: Floats, *, title: str) -> F
         if kind not in "S.":
             color = {"G": "#66b278", "T": "#d6605a", "#": "#404248"}[kind]
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=color))
-            axes.text(column, row, {"#": ""}.get(kind, kind), ha="center", va="center", color="white", weight="bold")
+            axes.text(
+                column,
+                row,
+                {"#": ""}.get(kind, kind),
+                ha="center",
+                va="center",
+                color="white",
+                weight="bold",
+            )
             continue
         ink = "white" if values.v_S[cell] < middle else "black"
-        axes.text(column - 0.44, row - 0.36, f"{values.v_S[cell]:.2f}", va="center", color=ink, fontsize=8)
+        axes.text(
+            column - 0.44, row - 0.36, f"{values.v_S[cell]:.2f}", va="center", color=ink, fontsize=8
+        )
         for chance, (down, right) in zip(policy_SA[cell], MOVES, strict=True):
             if chance > 0.01:
                 axes.arrow(
-                    column, row, 0.3 * chance * right, 0.3 * chance * down, color=ink, width=0.02, head_width=0.1
+                    column,
+                    row,
+                    0.3 * chance * right,
+                    0.3 * chance * down,
+                    color=ink,
+                    width=0.02,
+                    head_width=0.1,
                 )
     axes.set_xticks([])
     axes.set_yticks([])

@@ -34,10 +34,14 @@ class Encoder(nn.Module):
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         super().__init__()
         if not isinstance(space, spaces.Box | spaces.Discrete):
-            raise ValueError(f"observation space {space}; only Box and Discrete observations are understood")
+            raise ValueError(
+                f"observation space {space}; only Box and Discrete observations are understood"
+            )
         self.start = int(space.start) if isinstance(space, spaces.Discrete) else 0
         self.discrete = isinstance(space, spaces.Discrete)
-        self.size = int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))
+        self.size = (
+            int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))
+        )
         self.shift_O: Tensor
         self.scale_O: Tensor
         self.register_buffer("shift_O", torch.zeros(self.size))
@@ -53,7 +57,9 @@ class Encoder(nn.Module):
     def raw(self, observations: Array) -> Array:
         """Rows of float32 before scaling."""
         if self.discrete:
-            return np.eye(self.size, dtype=np.float32)[observations.astype(np.int64).reshape(-1) - self.start]
+            return np.eye(self.size, dtype=np.float32)[
+                observations.astype(np.int64).reshape(-1) - self.start
+            ]
         return observations.reshape(len(observations), self.size).astype(np.float32, copy=False)
 
     def rescale(self, rows_NO: Array) -> Array:
@@ -93,7 +99,9 @@ class StochasticPolicy(nn.Module):
 
 
 class CategoricalPolicy(StochasticPolicy):
-    def __init__(self, encoder: Encoder, actions: int, *, hidden: Sequence[int], start: int = 0) -> None:
+    def __init__(
+        self, encoder: Encoder, actions: int, *, hidden: Sequence[int], start: int = 0
+    ) -> None:
         super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
         self.start = start
 
@@ -111,8 +119,12 @@ class CategoricalPolicy(StochasticPolicy):
 
     def choose(self, encoded_NO: Array, rng: np.random.Generator | None) -> Array:
         logits_NV = forward_numpy(self.network, encoded_NO)
-        if rng is not None:  # the Gumbel trick: the arg max of logits plus Gumbel noise is a sample of the softmax
-            logits_NV = logits_NV - np.log(rng.standard_exponential(logits_NV.shape, dtype=np.float32))
+        if (
+            rng is not None
+        ):  # the Gumbel trick: the arg max of logits plus Gumbel noise is a sample of the softmax
+            logits_NV = logits_NV - np.log(
+                rng.standard_exponential(logits_NV.shape, dtype=np.float32)
+            )
         return logits_NV.argmax(1) + self.start
 
 
@@ -122,7 +134,9 @@ class BoxPolicy(StochasticPolicy):
     def logprobs(self, outputs_TP: Tensor, actions: Tensor) -> Tensor:
         means_TA, log_stds_TA = outputs_TP.chunk(2, dim=1)
         z_TA = (actions - means_TA) * torch.exp(-log_stds_TA)
-        return -(0.5 * z_TA**2 + log_stds_TA).sum(1) - 0.5 * math.log(2 * math.pi) * means_TA.shape[1]
+        return (
+            -(0.5 * z_TA**2 + log_stds_TA).sum(1) - 0.5 * math.log(2 * math.pi) * means_TA.shape[1]
+        )
 
     def entropy(self, outputs_TP: Tensor) -> Tensor:
         means_TA, log_stds_TA = outputs_TP.chunk(2, dim=1)
@@ -140,7 +154,9 @@ class BoxPolicy(StochasticPolicy):
 class GaussianPolicy(BoxPolicy):
     """Mean from the network, one free log-std per action entry, fresh noise at every step."""
 
-    def __init__(self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0) -> None:
+    def __init__(
+        self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0
+    ) -> None:
         super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
         self.log_std_A = nn.Parameter(torch.full((actions,), log_std))
 
@@ -166,7 +182,13 @@ class StateNoisePolicy(BoxPolicy):
     """
 
     def __init__(
-        self, encoder: Encoder, actions: int, *, hidden: Sequence[int], log_std: float = 0.0, hold: int = 4
+        self,
+        encoder: Encoder,
+        actions: int,
+        *,
+        hidden: Sequence[int],
+        log_std: float = 0.0,
+        hold: int = 4,
     ) -> None:
         super().__init__(encoder, mlp(encoder.size, hidden, actions, gain=0.01))
         self.log_std_HA = nn.Parameter(torch.full(([encoder.size, *hidden][-1], actions), log_std))
@@ -210,12 +232,18 @@ def build_policy(
             f"hold={hold} on the actions {action_space}; only Box actions have noise to keep, so leave it 0"
         )
     if isinstance(action_space, spaces.Discrete):
-        return CategoricalPolicy(encoder, int(action_space.n), hidden=hidden, start=int(action_space.start))
+        return CategoricalPolicy(
+            encoder, int(action_space.n), hidden=hidden, start=int(action_space.start)
+        )
     if isinstance(action_space, spaces.Box) and len(action_space.shape) == 1:
         if hold:
-            return StateNoisePolicy(encoder, action_space.shape[0], hidden=hidden, log_std=log_std, hold=hold)
+            return StateNoisePolicy(
+                encoder, action_space.shape[0], hidden=hidden, log_std=log_std, hold=hold
+            )
         return GaussianPolicy(encoder, action_space.shape[0], hidden=hidden, log_std=log_std)
-    raise ValueError(f"action space {action_space}; only Discrete and one-dimensional Box actions are understood")
+    raise ValueError(
+        f"action space {action_space}; only Discrete and one-dimensional Box actions are understood"
+    )
 
 
 class Critic(nn.Module):

@@ -119,7 +119,9 @@ class Settings(shared.Settings):
                 f"policy_gradient: episodes={self.episodes} on envs={self.envs}; episodes must be a multiple of envs"
             )
         if self.weight == "baseline" and self.episodes < 2:
-            raise ValueError("policy_gradient: episodes=1 leaves no other episode for the baseline; use at least 2")
+            raise ValueError(
+                "policy_gradient: episodes=1 leaves no other episode for the baseline; use at least 2"
+            )
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
@@ -136,10 +138,14 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
     return run.result()
 
 
-def ascend(run: Run, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings) -> dict[str, float]:
+def ascend(
+    run: Run, rollout: Rollout, optimizer: torch.optim.Optimizer, settings: Settings
+) -> dict[str, float]:
     """One gradient step on one batch of episodes."""
     values_T, bootstrap_B = critic_values(run.critic, rollout)
-    weights_T = WEIGHTS[settings.weight](CreditInputs(rollout, values_T, bootstrap_B, settings.gamma, settings.lam))
+    weights_T = WEIGHTS[settings.weight](
+        CreditInputs(rollout, values_T, bootstrap_B, settings.gamma, settings.lam)
+    )
     if settings.whiten:
         weights_T = masked.whiten(weights_T, rollout.loss_mask_T)
     outputs_TP = run.policy(rollout.observations_TO)

@@ -77,7 +77,9 @@ def train(env_id: str, settings: Settings, *, seed: int) -> Result:
         metrics |= measure(run.policy, batch, clip=settings.clip)
         run.log(metrics | {"epochs": float(epochs), "beta": beta})
         if settings.objective == "penalty":
-            beta = kl_controllers.ppo_penalty(beta, metrics["kl"], target_per_token=settings.kl_target)
+            beta = kl_controllers.ppo_penalty(
+                beta, metrics["kl"], target_per_token=settings.kl_target
+            )
     return run.result()
 
 
@@ -91,7 +93,9 @@ def improve(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings, bet
     return settings.epochs
 
 
-def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Settings, beta: float) -> Tensor:
+def loss(
+    policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Settings, beta: float
+) -> Tensor:
     """Policy, value, entropy and KL terms of one minibatch, each a mean over its steps."""
     outputs_TP = policy(batch.observations_TO)
     log_ratio_T = batch.log_ratio(policy, outputs_TP)
@@ -99,7 +103,9 @@ def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Se
     total_T = policy_loss(log_ratio_T, batch, objective=settings.objective, clip=settings.clip)
     total_T = total_T + settings.value_weight * value_T
     if settings.entropy_weight:
-        total_T = total_T + settings.entropy_weight * entropy.bonus(policy.entropy(outputs_TP), batch.loss_mask_T)
+        total_T = total_T + settings.entropy_weight * entropy.bonus(
+            policy.entropy(outputs_TP), batch.loss_mask_T
+        )
     if settings.objective == "penalty":
         total_T = total_T + beta * policy.kl(batch.old_outputs_TP, outputs_TP)
     return masked.mean(total_T, batch.loss_mask_T)
@@ -108,14 +114,20 @@ def loss(policy: StochasticPolicy, critic: nn.Module, batch: Batch, settings: Se
 def policy_loss(log_ratio_T: Tensor, batch: Batch, *, objective: str, clip: float) -> Tensor:
     """The loss of each step under the chosen objective."""
     numbers = {"low": clip, "high": clip} if objective == "clip" else {}
-    return OBJECTIVES[objective](log_ratio_T, batch.advantages_T, batch.loss_mask_T, **numbers).loss_T
+    return OBJECTIVES[objective](
+        log_ratio_T, batch.advantages_T, batch.loss_mask_T, **numbers
+    ).loss_T
 
 
 @torch.inference_mode()
 def sampled_kl(policy: StochasticPolicy, batch: Batch) -> float:
     """KL(old || new) over the whole batch from the sampled actions alone."""
     logprobs_T = policy.logprobs(policy(batch.observations_TO), batch.actions)
-    return float(masked.mean(kl.to_old(logprobs_T, batch.old_logprobs_T, batch.loss_mask_T), batch.loss_mask_T))
+    return float(
+        masked.mean(
+            kl.to_old(logprobs_T, batch.old_logprobs_T, batch.loss_mask_T), batch.loss_mask_T
+        )
+    )
 
 
 @torch.inference_mode()
@@ -123,7 +135,9 @@ def measure(policy: StochasticPolicy, batch: Batch, *, clip: float) -> dict[str,
     """Metrics of an update: exact KL, entropy, largest ratio, clip fractions."""
     outputs_TP = policy(batch.observations_TO)
     log_ratio_T = batch.log_ratio(policy, outputs_TP)
-    masks = policy_losses.clip(log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip).clip_masks
+    masks = policy_losses.clip(
+        log_ratio_T, batch.advantages_T, batch.loss_mask_T, low=clip, high=clip
+    ).clip_masks
     return {
         "kl": float(policy.kl(batch.old_outputs_TP, outputs_TP).mean()),
         "entropy": float(policy.entropy(outputs_TP).mean()),

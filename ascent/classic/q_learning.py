@@ -46,7 +46,14 @@ class Settings:
     initial: float = 0.0
 
     def __post_init__(self) -> None:
-        shares = ("gamma", "decay", "epsilon_start", "epsilon_end", "epsilon_share", "learning_rate")
+        shares = (
+            "gamma",
+            "decay",
+            "epsilon_start",
+            "epsilon_end",
+            "epsilon_share",
+            "learning_rate",
+        )
         check(self, counts=("steps",), positive=("learning_rate",), fractions=shares)
 
 
@@ -56,7 +63,9 @@ class TablePolicy:
 
     q_SA: Floats
 
-    def act(self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None) -> np.ndarray[Any, Any]:
+    def act(
+        self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None
+    ) -> np.ndarray[Any, Any]:
         if rng is None:
             return self.q_SA[observations].argmax(-1)
         return np.array([best_action(self.q_SA[state], rng) for state in observations])
@@ -67,7 +76,12 @@ class TablePolicy:
 
 
 def train(
-    env_id: str, settings: Settings, *, seed: int, env_options: Mapping[str, Any] | None = None, log_every: int = 500
+    env_id: str,
+    settings: Settings,
+    *,
+    seed: int,
+    env_options: Mapping[str, Any] | None = None,
+    log_every: int = 500,
 ) -> Result:
     """Learn a table. `history` holds the table itself as the list under "q", every `log_every` steps."""
     env = open_env(env_id, env_options)
@@ -85,13 +99,21 @@ def train(
     began, total, (state, _) = time.perf_counter(), 0.0, env.reset(seed=seed)
     for step in range(settings.steps):
         epsilon = exploration(
-            step, settings.steps, settings.epsilon_start, settings.epsilon_end, settings.epsilon_share
+            step,
+            settings.steps,
+            settings.epsilon_start,
+            settings.epsilon_end,
+            settings.epsilon_share,
         )
-        action = int(rng.integers(actions)) if rng.random() < epsilon else best_action(q_SA[state], rng)
+        action = (
+            int(rng.integers(actions)) if rng.random() < epsilon else best_action(q_SA[state], rng)
+        )
         after, reward, terminated, truncated, _ = env.step(action)
         visits_SA[state, action] += 1
         rate = settings.learning_rate / visits_SA[state, action] ** settings.decay
-        update(q_SA, state, action, float(reward), after, terminated, rate=rate, gamma=settings.gamma)
+        update(
+            q_SA, state, action, float(reward), after, terminated, rate=rate, gamma=settings.gamma
+        )
         total, state = total + float(reward), after
         if (step + 1) % log_every == 0:
             history.append({"step": step + 1, "epsilon": epsilon, "q": q_SA.copy()})
@@ -104,7 +126,15 @@ def train(
 
 
 def update(
-    q_SA: Floats, state: int, action: int, reward: float, after: int, terminated: bool, *, rate: float, gamma: float
+    q_SA: Floats,
+    state: int,
+    action: int,
+    reward: float,
+    after: int,
+    terminated: bool,
+    *,
+    rate: float,
+    gamma: float,
 ) -> float:
     """One step of Q-learning, in place; returns the temporal-difference error before the step."""
     target = reward if terminated else reward + gamma * float(q_SA[after].max())

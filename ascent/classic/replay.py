@@ -38,7 +38,9 @@ class Replay:
     def __len__(self) -> int:
         return min(self.added, self.capacity)
 
-    def add(self, observation_O: Any, action: int, reward: float, after_O: Any, ended: bool) -> None:
+    def add(
+        self, observation_O: Any, action: int, reward: float, after_O: Any, ended: bool
+    ) -> None:
         slot = self.added % self.capacity
         self.observations[slot] = observation_O
         self.after[slot] = after_O

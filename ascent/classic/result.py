@@ -15,7 +15,9 @@ from ascent.classic.environments import open_env
 
 
 class Policy(Protocol):
-    def act(self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None) -> np.ndarray[Any, Any]:
+    def act(
+        self, observations: np.ndarray[Any, Any], rng: np.random.Generator | None
+    ) -> np.ndarray[Any, Any]:
         """One action per row of `observations`; greedy when `rng` is None, sampled otherwise."""
         ...
 
@@ -31,13 +33,19 @@ class Result:
     seconds: float
 
 
-def evaluate(policy: Policy, env_id: str, episodes: int, seed: int, *, greedy: bool = True) -> list[float]:
+def evaluate(
+    policy: Policy, env_id: str, episodes: int, seed: int, *, greedy: bool = True
+) -> list[float]:
     """Undiscounted returns of fresh episodes, one environment each; episode i starts from seed + i."""
     if episodes < 1:
-        raise ValueError(f"evaluate: episodes={episodes}, but at least 1 episode is needed for a mean")
+        raise ValueError(
+            f"evaluate: episodes={episodes}, but at least 1 episode is needed for a mean"
+        )
     envs = [open_env(env_id) for _ in range(episodes)]
     observations = [env.reset(seed=seed + i)[0] for i, env in enumerate(envs)]
-    bounds = envs[0].action_space if isinstance(envs[0].action_space, gymnasium.spaces.Box) else None
+    bounds = (
+        envs[0].action_space if isinstance(envs[0].action_space, gymnasium.spaces.Box) else None
+    )
     rng = None if greedy else np.random.default_rng(seed)
     returns, alive = [0.0] * episodes, list(range(episodes))
     while alive:

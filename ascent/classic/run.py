@@ -62,7 +62,9 @@ class Run:
 
     def result(self) -> Result:
         done = self.environments
-        return Result(self.policy, done.returns, done.steps, self.history, time.perf_counter() - self.started)
+        return Result(
+            self.policy, done.returns, done.steps, self.history, time.perf_counter() - self.started
+        )
 
 
 def start(env_id: str, settings: Settings, *, seed: int, scale: bool = False) -> Run:
@@ -71,7 +73,9 @@ def start(env_id: str, settings: Settings, *, seed: int, scale: bool = False) ->
         raise ValueError(f"seed={seed}, but it must be at least 0")
     use_blas()
     started = time.perf_counter()
-    environments = Environments(env_id, settings.envs, seed * 1000, gamma=settings.gamma if scale else None)
+    environments = Environments(
+        env_id, settings.envs, seed * 1000, gamma=settings.gamma if scale else None
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = build_policy(
@@ -96,7 +100,12 @@ def critic_values(critic: nn.Module, rollout: Rollout) -> tuple[Tensor, Tensor]:
 
 
 def regress(
-    critic: nn.Module, rollout: Rollout, targets_T: Tensor, optimizer: torch.optim.Optimizer, *, steps: int
+    critic: nn.Module,
+    rollout: Rollout,
+    targets_T: Tensor,
+    optimizer: torch.optim.Optimizer,
+    *,
+    steps: int,
 ) -> None:
     """Full-batch regression of the critic on its targets."""
     for _ in range(steps):
@@ -109,7 +118,11 @@ def regress(
 def explained_variance(values_T: Tensor, returns_T: Tensor) -> float:
     """1 - Var(target - V) / Var(target): 1 is perfect, 0 is a constant, NaN if all targets are equal."""
     spread = float(returns_T.var(correction=0))
-    return 1 - float((returns_T - values_T).var(correction=0)) / spread if spread > 1e-12 else float("nan")
+    return (
+        1 - float((returns_T - values_T).var(correction=0)) / spread
+        if spread > 1e-12
+        else float("nan")
+    )
 
 
 def recent_return(environments: Environments, episodes: int = 100) -> float:

@@ -74,12 +74,15 @@ class Problem:
         batch = self.batch
         log_ratio_T = batch.log_ratio(self.policy, outputs_TP)
         return -masked.mean(
-            policy_losses.surrogate(log_ratio_T, batch.advantages_T, batch.loss_mask_T).loss_T, batch.loss_mask_T
+            policy_losses.surrogate(log_ratio_T, batch.advantages_T, batch.loss_mask_T).loss_T,
+            batch.loss_mask_T,
         )
 
     def kl(self, outputs_TP: Tensor) -> Tensor:
         """Mean exact KL(old || new) over the states of the rollout."""
-        return masked.mean(self.policy.kl(self.batch.old_outputs_TP, outputs_TP), self.batch.loss_mask_T)
+        return masked.mean(
+            self.policy.kl(self.batch.old_outputs_TP, outputs_TP), self.batch.loss_mask_T
+        )
 
 
 def train(env_id: str, settings: Settings, *, seed: int) -> Result:
@@ -101,7 +104,13 @@ def constrained_step(problem: Problem, settings: Settings) -> dict[str, float]:
     outputs_TP = problem.policy(problem.batch.observations_TO)
     before = problem.surrogate(outputs_TP)
     slope_K = flat(torch.autograd.grad(before, parameters, retain_graph=True))
-    unchanged = {"accepted": 0.0, "kl": 0.0, "improvement": 0.0, "backtracks": 0.0, "predicted": 0.0}
+    unchanged = {
+        "accepted": 0.0,
+        "kl": 0.0,
+        "improvement": 0.0,
+        "backtracks": 0.0,
+        "predicted": 0.0,
+    }
     if float(slope_K.norm()) < 1e-12:
         return unchanged
     fisher = fisher_product(problem.kl(outputs_TP), parameters, damping=settings.damping)
@@ -110,7 +119,9 @@ def constrained_step(problem: Problem, settings: Settings) -> dict[str, float]:
     if not curvature > 0:
         return unchanged
     full_K = direction_K * (2 * settings.delta / curvature) ** 0.5
-    return unchanged | line_search(problem, full_K, float(before.detach()), float(slope_K @ full_K), settings)
+    return unchanged | line_search(
+        problem, full_K, float(before.detach()), float(slope_K @ full_K), settings
+    )
 
 
 @torch.no_grad()
@@ -126,7 +137,12 @@ def line_search(
         outputs_TP = problem.policy(problem.batch.observations_TO)
         kl, gain = float(problem.kl(outputs_TP)), float(problem.surrogate(outputs_TP)) - before
         if kl <= settings.delta and gain >= 0:
-            metrics = {"accepted": 1.0, "kl": kl, "improvement": gain, "predicted": scale * predicted}
+            metrics = {
+                "accepted": 1.0,
+                "kl": kl,
+                "improvement": gain,
+                "predicted": scale * predicted,
+            }
             return metrics | {"backtracks": float(tried)}
     nn.utils.vector_to_parameters(origin_K, parameters)
     return {"backtracks": float(settings.backtracks)}
@@ -144,7 +160,10 @@ def penalized_steps(problem: Problem, settings: Settings) -> dict[str, float]:
         optimizer.step()
     with torch.no_grad():
         outputs_TP = problem.policy(problem.batch.observations_TO)
-        return {"kl": float(problem.kl(outputs_TP)), "improvement": float(problem.surrogate(outputs_TP)) - before}
+        return {
+            "kl": float(problem.kl(outputs_TP)),
+            "improvement": float(problem.surrogate(outputs_TP)) - before,
+        }
 
 
 FORMS: dict[str, Callable[[Problem, Settings], dict[str, float]]] = {
@@ -153,7 +172,9 @@ FORMS: dict[str, Callable[[Problem, Settings], dict[str, float]]] = {
 }
 
 
-def fisher_product(kl: Tensor, parameters: Sequence[Tensor], *, damping: float) -> Callable[[Tensor], Tensor]:
+def fisher_product(
+    kl: Tensor, parameters: Sequence[Tensor], *, damping: float
+) -> Callable[[Tensor], Tensor]:
     """v -> F v + damping v, with F the Hessian of `kl` by double backward; `kl` must be taken at the old policy."""
     slope_K = flat(torch.autograd.grad(kl, parameters, create_graph=True))
 
@@ -193,7 +214,9 @@ def fit_critic(run: Run, batch: Batch, optimizer: FlatAdam, settings: Settings) 
     """Regress the critic on its targets, in minibatches."""
     for _ in range(settings.critic_epochs):
         for piece in batch.minibatches(settings.critic_minibatch, run.shuffler):
-            error_T = values.mse(run.critic(piece.observations_TO), piece.returns_T, piece.loss_mask_T)
+            error_T = values.mse(
+                run.critic(piece.observations_TO), piece.returns_T, piece.loss_mask_T
+            )
             optimizer.descend(masked.mean(error_T, piece.loss_mask_T))
 
 

@@ -78,14 +78,23 @@ def study(env_id: str, settings: Settings, *, seed: int) -> dict[str, Estimate]:
 def bound_on_largest_z(parameters: int, level: float = 0.01) -> float:
     """What the largest of `parameters` standard normal |z| exceeds with probability at most `level` (Bonferroni)."""
     probability = 1 - level / (2 * parameters)
-    return float(math.sqrt(2) * torch.erfinv(torch.tensor(2 * probability - 1, dtype=torch.float64)))
+    return float(
+        math.sqrt(2) * torch.erfinv(torch.tensor(2 * probability - 1, dtype=torch.float64))
+    )
 
 
 def sample_gradients(env_id: str, settings: Settings, *, seed: int) -> dict[str, Tensor]:
     """gradient_MK of each estimator, in float64, on common batches."""
-    run = shared.start(env_id, shared.Settings(envs=settings.episodes, hidden=settings.hidden, gamma=1.0), seed=seed)
+    run = shared.start(
+        env_id,
+        shared.Settings(envs=settings.episodes, hidden=settings.hidden, gamma=1.0),
+        seed=seed,
+    )
     sharpen(run.policy, settings.warm_up)
-    fit(run.critic, collect_episodes(run.policy, run.environments, settings.critic_episodes, run.rng))
+    fit(
+        run.critic,
+        collect_episodes(run.policy, run.environments, settings.critic_episodes, run.rng),
+    )
     rows: dict[str, list[Tensor]] = {}
     for _ in range(settings.batches):
         rollout = collect_episodes(run.policy, run.environments, settings.episodes, run.rng)
@@ -102,13 +111,17 @@ def all_weights(rollout: Rollout, critic: Critic, lams: Sequence[float]) -> dict
     inputs = CreditInputs(rollout, values_T, ended_B, gamma=1.0, lam=0.0)
     weights = {name: rule(inputs) for name, rule in WEIGHTS.items() if name != "gae"}
     for lam in lams:
-        weights[f"gae lam={lam:g}"] = WEIGHTS["gae"](CreditInputs(rollout, values_T, ended_B, gamma=1.0, lam=lam))
+        weights[f"gae lam={lam:g}"] = WEIGHTS["gae"](
+            CreditInputs(rollout, values_T, ended_B, gamma=1.0, lam=lam)
+        )
     return weights
 
 
 def gradient(policy: StochasticPolicy, rollout: Rollout, weights_T: Tensor) -> Tensor:
     """The flat policy gradient (of the return, uphill) with these weights."""
-    slopes = torch.autograd.grad(-policy_loss(policy, rollout, weights_T), list(policy.parameters()))
+    slopes = torch.autograd.grad(
+        -policy_loss(policy, rollout, weights_T), list(policy.parameters())
+    )
     return torch.cat([slope.reshape(-1) for slope in slopes]).double()
 
 
@@ -139,12 +152,16 @@ def sharpen(policy: StochasticPolicy, factor: float) -> None:
 
 def fit(critic: Critic, rollout: Rollout, *, steps: int = 500, lr: float = 1e-2) -> None:
     """Regress the critic on the undiscounted rewards-to-go of other episodes."""
-    targets_T = returns.reward_to_go(rollout.rewards_T, rollout.loss_mask_T, rollout.segments).advantages_T
+    targets_T = returns.reward_to_go(
+        rollout.rewards_T, rollout.loss_mask_T, rollout.segments
+    ).advantages_T
     optimizer = torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
     shared.regress(critic, rollout, targets_T, optimizer, steps=steps)
 
 
-def ratio_interval(a_MK: Tensor, b_MK: Tensor, *, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
+def ratio_interval(
+    a_MK: Tensor, b_MK: Tensor, *, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
     """Bootstrap 95% interval of total variance a / total variance b, resampling the common batches together."""
     rng = np.random.default_rng(seed)
     ratios = []
@@ -152,7 +169,10 @@ def ratio_interval(a_MK: Tensor, b_MK: Tensor, *, resamples: int = 1000, seed: i
     for _ in range(resamples):
         counts = rng.multinomial(len(a_MK), np.full(len(a_MK), 1 / len(a_MK)))
         weights_M = torch.from_numpy(counts / len(a_MK))
-        spread = [float(weights_M @ (x_MK**2).sum(1) - ((weights_M @ x_MK) ** 2).sum()) for x_MK in (a_MK, b_MK)]
+        spread = [
+            float(weights_M @ (x_MK**2).sum(1) - ((weights_M @ x_MK) ** 2).sum())
+            for x_MK in (a_MK, b_MK)
+        ]
         ratios.append(spread[0] / spread[1])
     low, high = np.quantile(ratios, [0.025, 0.975])
     return float(low), float(high)

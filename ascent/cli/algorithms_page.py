@@ -76,7 +76,13 @@ def markdown(rows: Iterable[Row]) -> str:
     parts = [INTRODUCTION]
     for title, columns, part in tables:
         parts += [f"## {title}\n", _summary(columns, part)]
-    parts += [CELLS, *(_slot(slot, found) for slot, found in groupby(cell_text.choices(), key=lambda each: each.slot))]
+    parts += [
+        CELLS,
+        *(
+            _slot(slot, found)
+            for slot, found in groupby(cell_text.choices(), key=lambda each: each.slot)
+        ),
+    ]
     return "\n".join([*parts, *(_section(row) for _, _, part in tables for row in part)])
 
 
@@ -95,7 +101,9 @@ def _slot(slot: str, choices: Iterable[cell_text.Choice]) -> str:
 
 def _section(row: Row) -> str:
     defaults = [f"- `{key}: {cell_text.number(value)}`" for key, value in row.defaults.items()]
-    cells = [(slot, f"`{name}`", numbers, line) for slot, name, numbers, line in cell_text.cells(row)]
+    cells = [
+        (slot, f"`{name}`", numbers, line) for slot, name, numbers, line in cell_text.cells(row)
+    ]
     return "\n".join(
         [
             f"## {row.name}\n",

@@ -86,7 +86,9 @@ class TerminalAnnotator:
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt after the block: raised while rich draws, it can get lost."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread gets signals
         yield
         return
     pressed: list[int] = []
@@ -110,12 +112,17 @@ def parse_reply(typed: str, form: Form, answers: int) -> Reply:
 
 
 def _parse_ranking(word: str, answers: int) -> Verdict:
-    steps = [step.split("=") for step in word.replace(">", " ").replace(" =", "=").replace("= ", "=").split()]
+    steps = [
+        step.split("=")
+        for step in word.replace(">", " ").replace(" =", "=").replace("= ", "=").split()
+    ]
     named = [name for step in steps for name in step]
     if sorted(named) != sorted(str(number) for number in range(1, answers + 1)):
         raise ValueError(f"{word!r} does not name each of the answers 1 to {answers} once")
     place = {name: number for number, step in enumerate(steps) for name in step}
-    return Verdict("ranked", ranks_of([place[str(n)] for n in range(1, answers + 1)], high_is_good=False))
+    return Verdict(
+        "ranked", ranks_of([place[str(n)] for n in range(1, answers + 1)], high_is_good=False)
+    )
 
 
 def _parse_ratings(word: str, answers: int) -> Verdict:

@@ -12,7 +12,16 @@ from ascent.cells import Cell, cell_numbers, recipe_numbers
 from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS
 from ascent.parameter_ranges import OneOf, Rule
 
-ROLLOUT_COLUMNS = ("name", "advantage", "advantage_norm", "ratio", "policy_loss", "aggregation", "KL", "needs")
+ROLLOUT_COLUMNS = (
+    "name",
+    "advantage",
+    "advantage_norm",
+    "ratio",
+    "policy_loss",
+    "aggregation",
+    "KL",
+    "needs",
+)
 PAIR_COLUMNS = ("name", "loss", "extra_losses", "needs")
 FILE_COLUMNS = ("name", "source", "loss", "extra_losses", "needs")
 
@@ -31,8 +40,16 @@ def split(rows: Iterable[Row]) -> list[tuple[str, tuple[str, ...], list[Row]]]:
     """The summary tables: title, columns and rows, by what the rows learn from."""
     every = list(rows)
     return [
-        ("Learning from rollouts", ROLLOUT_COLUMNS, [row for row in every if row.source == "rollouts"]),
-        ("Learning from fresh pairs", PAIR_COLUMNS, [row for row in every if row.source == "fresh_pairs"]),
+        (
+            "Learning from rollouts",
+            ROLLOUT_COLUMNS,
+            [row for row in every if row.source == "rollouts"],
+        ),
+        (
+            "Learning from fresh pairs",
+            PAIR_COLUMNS,
+            [row for row in every if row.source == "fresh_pairs"],
+        ),
         ("Learning from files", FILE_COLUMNS, [row for row in every if not row.samples]),
     ]
 
@@ -58,7 +75,9 @@ def kl(row: Row) -> str:
     """The KL terms: in the loss with their weight, in the reward with their beta."""
     found = [] if row.kl is None else [f"{row.kl.name} {number(row.kl.weight)}"]
     found += [
-        f"reward {number(each.numbers['beta'])}" for each in row.reward_shaping if "ref_logprobs_T" in each.required
+        f"reward {number(each.numbers['beta'])}"
+        for each in row.reward_shaping
+        if "ref_logprobs_T" in each.required
     ]
     return ", ".join(found)
 
@@ -75,7 +94,13 @@ def cells(row: Row) -> list[tuple[str, str, str, str]]:
 def choices() -> list[Choice]:
     """Every cell by slot, whether a row uses it or not."""
     return [
-        Choice(slot, name, _in_a_recipe(slot, name, function), _ranges(slot, function), Cell(function).summary)
+        Choice(
+            slot,
+            name,
+            _in_a_recipe(slot, name, function),
+            _ranges(slot, function),
+            Cell(function).summary,
+        )
         for slot, known in VOCABULARY.items()
         for name, function in known.items()
     ]
@@ -86,7 +111,11 @@ def _in_a_recipe(slot: str, name: str, function: Callable[..., Any]) -> str:
     if slot not in MULTI_CELL_SLOTS:
         return f"cells.{slot}.use: {name}"
     needed = ["weight"] if slot == "extra_losses" else []
-    needed += [each for each, (_, _, default) in recipe_numbers(function).items() if default is inspect.Parameter.empty]
+    needed += [
+        each
+        for each, (_, _, default) in recipe_numbers(function).items()
+        if default is inspect.Parameter.empty
+    ]
     return f"cells.{slot}.{name}: {{{', '.join(f'{each}: ...' for each in needed)}}}"
 
 
@@ -112,8 +141,13 @@ def rule(bound: Rule) -> str:
         return " or ".join(bound.words)
     if math.isfinite(bound.at_least) and math.isfinite(bound.at_most):
         return f"{'0 or ' * bound.or_zero}{bound.at_least:g} to {bound.at_most:g}"
-    limits = {name.replace("_", " "): getattr(bound, name) for name in ("at_least", "above", "at_most", "below")}
-    stated = ", ".join(f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit))
+    limits = {
+        name.replace("_", " "): getattr(bound, name)
+        for name in ("at_least", "above", "at_most", "below")
+    }
+    stated = ", ".join(
+        f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit)
+    )
     return f"{'0 or ' * bound.or_zero}{stated}"
 
 

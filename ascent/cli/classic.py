@@ -25,12 +25,19 @@ app = typer.Typer(
 METHODS = {"dqn": "dqn", "policy-gradient": "policy_gradient", "trpo": "trpo", "ppo": "ppo"}
 
 Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the method, such as steps=20000.")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings of the method, such as steps=20000."),
 ]
-Env = Annotated[str, typer.Option(help="A Gymnasium environment, such as CartPole-v1 or ascent/Maze-v0.")]
+Env = Annotated[
+    str, typer.Option(help="A Gymnasium environment, such as CartPole-v1 or ascent/Maze-v0.")
+]
 Seed = Annotated[int, typer.Option(help="The seed of the run.")]
-Episodes = Annotated[int, typer.Option(help="Fresh episodes on which the final policy is evaluated.")]
-MapFile = Annotated[Path | None, typer.Option("--map", help="A text file with a maze of S . # G T; default 2x3.")]
+Episodes = Annotated[
+    int, typer.Option(help="Fresh episodes on which the final policy is evaluated.")
+]
+MapFile = Annotated[
+    Path | None, typer.Option("--map", help="A text file with a maze of S . # G T; default 2x3.")
+]
 Slip = Annotated[float, typer.Option(help="Chance that a move goes sideways.")]
 Gamma = Annotated[float, typer.Option(help="Discount.")]
 FigureFile = Annotated[Path | None, typer.Option(help="Also write a figure to this .png file.")]
@@ -38,7 +45,11 @@ FigureFile = Annotated[Path | None, typer.Option(help="Also write a figure to th
 
 @app.command("maze", epilog=examples("ascent classic maze --slip 0.1"))
 def maze(
-    map_file: MapFile = None, slip: Slip = 0.0, gamma: Gamma = 0.99, figure: FigureFile = None, random: bool = False
+    map_file: MapFile = None,
+    slip: Slip = 0.0,
+    gamma: Gamma = 0.99,
+    figure: FigureFile = None,
+    random: bool = False,
 ) -> None:
     """Print exact values of a maze for the best or a random policy."""
     needs_gymnasium()
@@ -85,7 +96,9 @@ def q_learning(
         result = method.train("ascent/Maze-v0", chosen, seed=seed, env_options=options)
         error = result.policy.distance(exact.q_SA)  # type: ignore[attr-defined]
         results.append(result)
-        typer.echo(f"seed {seed}: largest |Q - Q*| {error:.2e} after {chosen.steps} steps, {result.seconds:.1f} s")
+        typer.echo(
+            f"seed {seed}: largest |Q - Q*| {error:.2e} after {chosen.steps} steps, {result.seconds:.1f} s"
+        )
     if figure is not None:
         from ascent.classic.plots import save, table_errors
 
@@ -93,7 +106,9 @@ def q_learning(
 
 
 @app.command("dqn", epilog=examples("ascent classic dqn --env CartPole-v1 steps=20000"))
-def dqn(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
+def dqn(
+    settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100
+) -> None:
     """Train DQN, with a target network and replay."""
     train_and_evaluate("dqn", env, seed, episodes, settings)
 
@@ -107,20 +122,28 @@ def policy_gradient(
 
 
 @app.command("trpo", epilog=examples("ascent classic trpo --seed 1"))
-def trpo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
+def trpo(
+    settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100
+) -> None:
     """Train TRPO: natural gradient with a line search."""
     train_and_evaluate("trpo", env, seed, episodes, settings)
 
 
 @app.command("ppo", epilog=examples("ascent classic ppo steps=50000"))
-def ppo(settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100) -> None:
+def ppo(
+    settings: Settings = None, env: Env = "CartPole-v1", seed: Seed = 0, episodes: Episodes = 100
+) -> None:
     """Train PPO: clipped, unclipped, or with a KL penalty."""
     train_and_evaluate("ppo", env, seed, episodes, settings)
 
 
-@app.command("compare", epilog=examples("ascent classic compare dqn ppo --seeds 3 --figure curves.png"))
+@app.command(
+    "compare", epilog=examples("ascent classic compare dqn ppo --seeds 3 --figure curves.png")
+)
 def compare(
-    methods: Annotated[list[str] | None, typer.Argument(help="Any of: " + ", ".join(METHODS))] = None,
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Any of: " + ", ".join(METHODS))
+    ] = None,
     env: Env = "CartPole-v1",
     seeds: Annotated[int, typer.Option(help="Runs of each method, from seed 0 on.")] = 1,
     steps: Annotated[int, typer.Option(help="Environment steps of each run.")] = 20_000,
@@ -135,11 +158,19 @@ def compare(
     import statistics
 
     runs: dict[str, list[Any]] = {}
-    typer.echo(f"{'method':16} {'final return':>14} {'worst seed':>11} {'seconds':>8}   {env}, {steps} steps")
+    typer.echo(
+        f"{'method':16} {'final return':>14} {'worst seed':>11} {'seconds':>8}   {env}, {steps} steps"
+    )
     for name in methods or list(METHODS):
         method = load_method(name)
-        runs[name] = [method.train(env, method.Settings(steps=steps), seed=seed) for seed in range(at_least_one(seeds))]
-        finals = [fresh_return(result.policy, env, episodes, seed) for seed, result in enumerate(runs[name])]
+        runs[name] = [
+            method.train(env, method.Settings(steps=steps), seed=seed)
+            for seed in range(at_least_one(seeds))
+        ]
+        finals = [
+            fresh_return(result.policy, env, episodes, seed)
+            for seed, result in enumerate(runs[name])
+        ]
         seconds = sum(result.seconds for result in runs[name])
         typer.echo(f"{name:16} {statistics.mean(finals):14.1f} {min(finals):11.1f} {seconds:8.1f}")
     if figure is not None:
@@ -161,15 +192,21 @@ def estimation(
     """
     from ascent.classic.estimation import demonstrations
 
-    for name, reports in demonstrations(samples=samples, repetitions=repetitions, seed=seed).items():
+    for name, reports in demonstrations(
+        samples=samples, repetitions=repetitions, seed=seed
+    ).items():
         typer.echo(f"{name}, exact {reports[0].exact:.4f}, {samples} samples")
         for line in report_lines(reports):
             typer.echo(f"  {line}")
 
 
-@app.command("plots", epilog=examples("ascent classic plots --list", "ascent classic plots maze-best"))
+@app.command(
+    "plots", epilog=examples("ascent classic plots --list", "ascent classic plots maze-best")
+)
 def plots(
-    names: Annotated[list[str] | None, typer.Argument(help="Which figures; all of them if none is named.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which figures; all of them if none is named.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("figures"),
     show: Annotated[bool, typer.Option("--list", help="List the figures and stop.")] = False,
 ) -> None:
@@ -186,7 +223,9 @@ def plots(
         typer.echo(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
-def train_and_evaluate(name: str, env: str, seed: int, episodes: int, overrides: list[str] | None) -> None:
+def train_and_evaluate(
+    name: str, env: str, seed: int, episodes: int, overrides: list[str] | None
+) -> None:
     """Train once and evaluate the final policy on fresh episodes."""
     needs_gymnasium()
     method = load_method(name)
@@ -197,7 +236,9 @@ def train_and_evaluate(name: str, env: str, seed: int, episodes: int, overrides:
     if last:
         typer.echo(f"last {len(last)} training episodes: mean return {sum(last) / len(last):.1f}")
     final = fresh_return(result.policy, env, episodes, seed)
-    typer.echo(f"final policy, {episodes} fresh episodes: mean return {final:.1f}; {result.seconds:.1f} s of training")
+    typer.echo(
+        f"final policy, {episodes} fresh episodes: mean return {final:.1f}; {result.seconds:.1f} s of training"
+    )
 
 
 def load_method(name: str) -> Any:
@@ -227,7 +268,9 @@ def choose_settings(kind: Any, overrides: list[str]) -> Any:
             spelled = {"true": "True", "false": "False"}.get(value, value)
             read = value if isinstance(defaults[name], str) else ast.literal_eval(spelled)
         except (ValueError, SyntaxError):
-            raise ValueError(f"{name}={value!r} cannot be read; its default is {defaults[name]!r}") from None
+            raise ValueError(
+                f"{name}={value!r} cannot be read; its default is {defaults[name]!r}"
+            ) from None
         given[name] = as_default_type(name, read, defaults[name])
     return kind(**given)
 
@@ -253,7 +296,10 @@ def fresh_return(policy: Any, env: str, episodes: int, seed: int) -> float:
 
 def report_lines(reports: list[Report]) -> list[str]:
     width = max(len(row.name) for row in reports)
-    return [f"{row.name:{width}}  mean {row.mean:8.4f}  bias {row.bias:+8.4f}  std {row.std:7.4f}" for row in reports]
+    return [
+        f"{row.name:{width}}  mean {row.mean:8.4f}  bias {row.bias:+8.4f}  std {row.std:7.4f}"
+        for row in reports
+    ]
 
 
 def open_maze(map_file: Path | None, slip: float) -> Maze:
@@ -274,4 +320,6 @@ def needs_gymnasium() -> None:
     import importlib.util
 
     if importlib.util.find_spec("gymnasium") is None:
-        raise ValueError(f"ascent classic needs Gymnasium, which is not installed; run: {install_hint('classic')}")
+        raise ValueError(
+            f"ascent classic needs Gymnasium, which is not installed; run: {install_hint('classic')}"
+        )

@@ -9,7 +9,17 @@ import typer
 
 from ascent.cli.completion import run_folders
 from ascent.cli.lines import echo
-from ascent.cli.options import INTERRUPTED, Engine, Limit, MaxNewTokens, Seed, Temperature, TopP, plain_errors, say
+from ascent.cli.options import (
+    INTERRUPTED,
+    Engine,
+    Limit,
+    MaxNewTokens,
+    Seed,
+    Temperature,
+    TopP,
+    plain_errors,
+    say,
+)
 
 if TYPE_CHECKING:
     from ascent.api.collect import CollectResult
@@ -18,10 +28,18 @@ if TYPE_CHECKING:
 def collect(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODELS...", help="Runs, model folders or hub names.", autocompletion=run_folders),
+        typer.Argument(
+            metavar="MODELS...",
+            help="Runs, model folders or hub names.",
+            autocompletion=run_folders,
+        ),
     ],
-    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="A built-in task, or prompts as for training.")],
-    out: Annotated[Path, typer.Option(help="The .jsonl file of verdicts; it grows by one line for each.")],
+    prompts: Annotated[
+        str, typer.Argument(metavar="PROMPTS", help="A built-in task, or prompts as for training.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The .jsonl file of verdicts; it grows by one line for each.")
+    ],
     judge: Annotated[
         str,
         typer.Option(
@@ -32,12 +50,17 @@ def collect(
         ),
     ] = "person",
     annotator: Annotated[
-        str | None, typer.Option(help="The name written into the file; by default your login, or the judge.")
+        str | None,
+        typer.Option(help="The name written into the file; by default your login, or the judge."),
     ] = None,
-    form: Annotated[str, typer.Option("--form", "--ask", help="pairs, rankings or ratings.")] = "pairs",
+    form: Annotated[
+        str, typer.Option("--form", "--ask", help="pairs, rankings or ratings.")
+    ] = "pairs",
     samples: Annotated[int, typer.Option(help="Completions of each model for each prompt.")] = 2,
     per_prompt: Annotated[int, typer.Option(help="Pairs to ask about for each prompt.")] = 1,
-    repeat: Annotated[float, typer.Option(help="Share of questions asked again in the other order.")] = 0.1,
+    repeat: Annotated[
+        float, typer.Option(help="Share of questions asked again in the other order.")
+    ] = 0.1,
     limit: Limit = None,
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 1.0,
@@ -56,12 +79,28 @@ def collect(
         checked_form: Any = form
         try:
             result = collect(
-                models, prompts, out=out, judge=judge, annotator=annotator, form=checked_form, samples=samples,
-                per_prompt=per_prompt, repeat=repeat, limit=limit, max_new_tokens=max_new_tokens,
-                temperature=temperature, top_p=top_p, seed=seed, engine=engine, person=TerminalAnnotator(), say=say,
-            )  # fmt: skip
+                models,
+                prompts,
+                out=out,
+                judge=judge,
+                annotator=annotator,
+                form=checked_form,
+                samples=samples,
+                per_prompt=per_prompt,
+                repeat=repeat,
+                limit=limit,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed,
+                engine=engine,
+                person=TerminalAnnotator(),
+                say=say,
+            )
         except KeyboardInterrupt:
-            say(f"\nstopped; every verdict so far is in {out}, and the same command continues from there")
+            say(
+                f"\nstopped; every verdict so far is in {out}, and the same command continues from there"
+            )
             raise typer.Exit(INTERRUPTED) from None
     _print_result(result)
 
@@ -76,4 +115,6 @@ def _print_result(result: CollectResult) -> None:
     for line in agreement_lines(result.agreement):
         echo(line)
     rest = "" if result.finished else "; the same command continues from there"
-    echo(f"{result.annotator} has answered {result.done} of {result.questions} questions, all in {result.out}{rest}")
+    echo(
+        f"{result.annotator} has answered {result.done} of {result.questions} questions, all in {result.out}{rest}"
+    )

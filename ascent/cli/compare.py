@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascent.cli.lines import echo
-from ascent.cli.options import AsJson, Engine, Limit, MaxNewTokens, Model, Seed, Temperature, TopP, plain_errors
+from ascent.cli.options import (
+    AsJson,
+    Engine,
+    Limit,
+    MaxNewTokens,
+    Model,
+    Seed,
+    Temperature,
+    TopP,
+    plain_errors,
+)
 
 if TYPE_CHECKING:
     from ascent.api.compare import CompareResult
@@ -18,11 +28,18 @@ if TYPE_CHECKING:
 def compare(
     a: Model,
     b: Model,
-    prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="A built-in task (held-out split), or prompts.")],
-    judge: Annotated[
-        str, typer.Option(metavar="JUDGE", help="A reward model, an endpoint, simulated:TASK, or a reward.")
+    prompts: Annotated[
+        str, typer.Argument(metavar="PROMPTS", help="A built-in task (held-out split), or prompts.")
     ],
-    samples: Annotated[int, typer.Option(help="Sampled completions of each prompt; 0: one greedy.")] = 0,
+    judge: Annotated[
+        str,
+        typer.Option(
+            metavar="JUDGE", help="A reward model, an endpoint, simulated:TASK, or a reward."
+        ),
+    ],
+    samples: Annotated[
+        int, typer.Option(help="Sampled completions of each prompt; 0: one greedy.")
+    ] = 0,
     limit: Limit = None,
     max_new_tokens: MaxNewTokens = 256,
     temperature: Temperature = 1.0,
@@ -39,9 +56,18 @@ def compare(
         from ascent.api.compare import compare
 
         result = compare(
-            a, b, prompts, judge, samples=samples, limit=limit, max_new_tokens=max_new_tokens,
-            temperature=temperature, top_p=top_p, seed=seed, engine=engine,
-        )  # fmt: skip
+            a,
+            b,
+            prompts,
+            judge,
+            samples=samples,
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            engine=engine,
+        )
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
@@ -52,8 +78,13 @@ def print_comparison(found: CompareResult) -> None:
     from ascent.cli.console import make_console, print_table
 
     how = f"{found.samples} samples each" if found.samples else "greedy"
-    echo(f"A {found.a}\nB {found.b}\n{found.prompts} prompts of {found.data}, {how}, judged by {found.judge}")
-    rows = [("win rate", *_cells(found.win_rate)), ("win rate, lengths matched", *_cells(found.length_matched))]
+    echo(
+        f"A {found.a}\nB {found.b}\n{found.prompts} prompts of {found.data}, {how}, judged by {found.judge}"
+    )
+    rows = [
+        ("win rate", *_cells(found.win_rate)),
+        ("win rate, lengths matched", *_cells(found.length_matched)),
+    ]
     if found.first_position is not None:
         rows.append(("chosen because shown first", *_cells(found.first_position)))
     print_table(make_console(), ("", "A", "95% interval"), rows, numbers=True)

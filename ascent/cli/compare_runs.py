@@ -20,17 +20,22 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 3  # settings as columns of the list of runs; more are rows of a table of their own
 Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="Compare this metric; may be given again.")
+    list[str] | None,
+    typer.Option("--metric", metavar="NAME", help="Compare this metric; may be given again."),
 ]
 
 
 def compare_runs(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=run_folders),
+        typer.Argument(
+            metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=run_folders
+        ),
     ],
     metrics: Metrics = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings that differ, curves, held-out scores.
@@ -60,7 +65,8 @@ def print_runs(found: RunComparison) -> None:
     letters = [chr(ord("A") + place) if place < 26 else f"A{place}" for place in range(len(groups))]
     for letter, each in zip(letters, groups, strict=True):
         echo(
-            f"{letter}  {each.label}: mean over the seeds of runs {', '.join(labels[run] for run in each.runs)}", hang=3
+            f"{letter}  {each.label}: mean over the seeds of runs {', '.join(labels[run] for run in each.runs)}",
+            hang=3,
         )
     for name, larger in found.larger_is_better.items():
         echo(f"\n{name} ({'higher' if larger else 'lower'} is better)")
@@ -76,7 +82,12 @@ def _print_settings(console: Console, found: RunComparison) -> None:
 
     few = short_keys(found.settings) if len(found.settings) <= MAX_COLUMNS else {}
     runs = [
-        (str(place + 1), each.runs[0], each.state, *(format_setting(few[key][place]) for key in few))
+        (
+            str(place + 1),
+            each.runs[0],
+            each.state,
+            *(format_setting(few[key][place]) for key in few),
+        )
         for place, each in enumerate(found.runs)
     ]
     print_table(console, ("", "run", "state", *few), runs)
@@ -89,7 +100,9 @@ def _print_settings(console: Console, found: RunComparison) -> None:
         print_table(console, ("differs", *numbers), values, numbers=True)
 
 
-def _print_scores(console: Console, runs: Sequence[ScoredRuns], name: str, labels: Sequence[str]) -> None:
+def _print_scores(
+    console: Console, runs: Sequence[ScoredRuns], name: str, labels: Sequence[str]
+) -> None:
     from ascent.cli.console import print_table
     from ascent.runs.sparkline import sparkline
 
@@ -99,7 +112,9 @@ def _print_scores(console: Console, runs: Sequence[ScoredRuns], name: str, label
         if name in each.scores:
             score = each.scores[name]
             curve = sparkline([value for _, value in score.curve])
-            rows.append((label, curve, *_cells(score.last), *_cells(score.best), str(score.best.step)))
+            rows.append(
+                (label, curve, *_cells(score.last), *_cells(score.best), str(score.best.step))
+            )
         else:
             rows.append((label, "not logged", *[""] * (len(columns) - 2)))
     print_table(console, columns, rows, numbers=True)

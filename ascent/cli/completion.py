@@ -21,7 +21,9 @@ def algorithm_names(incomplete: str) -> list[str]:
     found: set[str] = set()
     for file in resources.files("ascent").joinpath("algorithms").iterdir():
         if file.name.endswith(".py"):
-            found |= set(re.findall(r'^ *name="(\w+)",$', file.read_text(encoding="utf-8"), re.MULTILINE))
+            found |= set(
+                re.findall(r'^ *name="(\w+)",$', file.read_text(encoding="utf-8"), re.MULTILINE)
+            )
     return sorted(name for name in found if name.startswith(incomplete))
 
 

@@ -21,12 +21,17 @@ LONG_CELL, READABLE = 40, 30  # a cell that may need more than 40 columns gets a
 
 
 def make_console(pipe_width: int = PIPE_WIDTH) -> Console:
-    return Console(width=line_width(sys.stdout) or pipe_width, markup=False, emoji=False, highlight=False)
+    return Console(
+        width=line_width(sys.stdout) or pipe_width, markup=False, emoji=False, highlight=False
+    )
 
 
 def print_text(console: Console, text: str | Text = "", style: str = "") -> None:
     """Lines, broken between words on a terminal; a word is never broken."""
-    width, shown = line_width(sys.stdout), Text(text, style=style) if isinstance(text, str) else text
+    width, shown = (
+        line_width(sys.stdout),
+        Text(text, style=style) if isinstance(text, str) else text,
+    )
     for line in shown.split("\n", allow_blank=True):
         console.print(line if width is None else _break_line(line, width), soft_wrap=True)
 
@@ -45,7 +50,12 @@ def _break_line(line: Text, width: int) -> Text:
 
 
 def print_table(
-    console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0, numbers: bool = False
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    indent: int = 0,
+    numbers: bool = False,
 ) -> None:
     """A table whose cells break between words; one block for each row where it does not fit. `numbers`: every column
     but the first is aligned to the right."""
@@ -62,12 +72,16 @@ def print_table(
     console.print(Padding(table, (0, 0, 0, indent), expand=False))
 
 
-def fit_columns(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
+def fit_columns(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> list[int] | None:
     """The widths of the columns, such that no word is broken; None where that takes more than `width`, or where what
     must be read would be squeezed into a narrow column."""
     cells = list(zip(columns, *rows, strict=True))
     full = [max(map(cell_len, column)) for column in cells]
-    least = [max(cell_len(word) for text in column for word in text.split() or [""]) for column in cells]
+    least = [
+        max(cell_len(word) for text in column for word in text.split() or [""]) for column in cells
+    ]
     room = width - GAP * (len(columns) - 1)
     if sum(full) <= room:
         return full
@@ -75,15 +89,22 @@ def fit_columns(columns: Sequence[str], rows: Sequence[Sequence[str]], width: in
         return None
     spare, wanted = room - sum(least), sum(full) - sum(least)
     found = [low + (high - low) * spare // wanted for low, high in zip(least, full, strict=True)]
-    squeezed = any(own < min(high, READABLE) for own, high in zip(found, full, strict=True) if high > LONG_CELL)
+    squeezed = any(
+        own < min(high, READABLE) for own, high in zip(found, full, strict=True) if high > LONG_CELL
+    )
     return None if squeezed else found
 
 
-def print_records(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0) -> None:
+def print_records(
+    console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 0
+) -> None:
     """Each row as a block: its first cell, then the others that hold something, by the names of their columns."""
     margin = " " * indent
     for first, *others in rows:
         print_text(console, margin + first, "bold")
         for column, text in zip(columns[1:], others, strict=True):
             if text:
-                print_text(console, wrap(f"{margin}  {column + ': ' if column else ''}{text}", console.width))
+                print_text(
+                    console,
+                    wrap(f"{margin}  {column + ': ' if column else ''}{text}", console.width),
+                )

@@ -28,17 +28,21 @@ def diagnose(
         ),
     ] = None,
     read_data: Annotated[
-        bool, typer.Option("--read-data/--no-read-data", help="Look for copies and leaks in the data.")
+        bool,
+        typer.Option("--read-data/--no-read-data", help="Look for copies and leaks in the data."),
     ] = True,
     write: Annotated[
-        bool, typer.Option("--write/--no-write", help="Write diagnosis.json and diagnosis.png into the run folder.")
+        bool,
+        typer.Option(
+            "--write/--no-write", help="Write diagnosis.json and diagnosis.png into the run folder."
+        ),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Name what went wrong in a run and which keys to change.
 
     Each finding says since when, how sure it is, and has its evidence: numbers, a plot, three rollouts.
-    """  # fmt: skip
+    """
     with plain_errors():
         from ascent.api.diagnose import diagnose_run
 

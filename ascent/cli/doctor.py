@@ -18,7 +18,12 @@ CORE = (
     *("torch", "transformers", "tokenizers", "safetensors", "datasets"),
     *("pydantic", "yaml", "typer", "rich", "numpy", "matplotlib"),
 )
-EXTRAS = {"classic": ("gymnasium",), "lora": ("peft",), "qlora": ("bitsandbytes",), "track": ("tensorboard", "wandb")}
+EXTRAS = {
+    "classic": ("gymnasium",),
+    "lora": ("peft",),
+    "qlora": ("bitsandbytes",),
+    "track": ("tensorboard", "wandb"),
+}
 ROOM_GIB = 20
 
 
@@ -33,17 +38,34 @@ class Finding(NamedTuple):
 
 def doctor() -> None:
     """Report what works here, what is missing, what to install."""
-    findings = [python(), *core(), gpu(), exact_arithmetic(), compiler(), sandbox(), *extras(), disk(Path.cwd())]
+    findings = [
+        python(),
+        *core(),
+        gpu(),
+        exact_arithmetic(),
+        compiler(),
+        sandbox(),
+        *extras(),
+        disk(Path.cwd()),
+    ]
     for found in findings:
         mark = "BROKEN" if found.broken else "missing" if found.fix else "ok"
-        echo(f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""), hang=32)
+        echo(
+            f"{mark:<8} {found.what:<22} {found.state}" + (f"; {found.fix}" if found.fix else ""),
+            hang=32,
+        )
     if any(found.broken for found in findings):
         raise typer.Exit(1)
 
 
 def python() -> Finding:
     old = sys.version_info < (3, 11)
-    return Finding("python", platform.python_version(), "install Python 3.11 or newer" if old else "", broken=old)
+    return Finding(
+        "python",
+        platform.python_version(),
+        "install Python 3.11 or newer" if old else "",
+        broken=old,
+    )
 
 
 def core() -> list[Finding]:
@@ -68,22 +90,43 @@ def gpu() -> Finding:
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
         return Finding("gpu", f"{torch.cuda.get_device_name()}, {free:.0f} of {total:.0f} GiB free")
     if torch.backends.mps.is_available():
-        return Finding("gpu", "that of this Mac (mps) is not used, because it is untested; ASCENT_MPS=1 tries it")
-    built = f"torch was built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch was built without CUDA"
-    fix = "check the driver with nvidia-smi" if torch.version.cuda else "install a CUDA build of torch to use one"
-    return Finding("gpu", f"none in use: {built}; everything runs on {torch.get_num_threads()} CPU threads", fix)
+        return Finding(
+            "gpu",
+            "that of this Mac (mps) is not used, because it is untested; ASCENT_MPS=1 tries it",
+        )
+    built = (
+        f"torch was built for CUDA {torch.version.cuda}"
+        if torch.version.cuda
+        else "torch was built without CUDA"
+    )
+    fix = (
+        "check the driver with nvidia-smi"
+        if torch.version.cuda
+        else "install a CUDA build of torch to use one"
+    )
+    return Finding(
+        "gpu",
+        f"none in use: {built}; everything runs on {torch.get_num_threads()} CPU threads",
+        fix,
+    )
 
 
 def exact_arithmetic() -> Finding:
     """Whether model.arithmetic=exact runs here."""
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+    if (
+        importlib.util.find_spec("torch") is None
+        or importlib.util.find_spec("transformers") is None
+    ):
         return Finding("exact arithmetic", "unknown without torch and transformers")
     import torch
 
     from ascent.models.exact import device_problem
 
     problem = device_problem(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return Finding("exact arithmetic", f"not here: {problem}" if problem else "this GPU can (model.arithmetic=exact)")
+    return Finding(
+        "exact arithmetic",
+        f"not here: {problem}" if problem else "this GPU can (model.arithmetic=exact)",
+    )
 
 
 def compiler() -> Finding:
@@ -101,7 +144,11 @@ def sandbox() -> Finding:
     found = shutil.which("bwrap")
     if found:
         return Finding("sandbox", f"bubblewrap at {found}")
-    return Finding("sandbox", "no bubblewrap", "install the package bubblewrap to run programs that a policy wrote")
+    return Finding(
+        "sandbox",
+        "no bubblewrap",
+        "install the package bubblewrap to run programs that a policy wrote",
+    )
 
 
 def extras() -> list[Finding]:

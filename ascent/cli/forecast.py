@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def forecast(
     recipe: Recipe,
     overrides: Overrides = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="From this card's data sheet, such as H200.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="From this card's data sheet, such as H200.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast memory, time by phase, tokens and disk of a run.
@@ -37,7 +39,9 @@ def forecast(
 
 def forecast_score(
     run: Run,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What to forecast; a score from 0 to 1.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What to forecast; a score from 0 to 1.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast the score at the end of a run that is going on."""
@@ -52,7 +56,9 @@ def forecast_score(
 
 
 def print_forecast(found: RunForecast) -> None:
-    phases = ", ".join(f"{name.removeprefix('time/')} {seconds:.3g} s" for name, seconds in found.phases.items())
+    phases = ", ".join(
+        f"{name.removeprefix('time/')} {seconds:.3g} s" for name, seconds in found.phases.items()
+    )
     rows = {
         "on": found.device,
         "one step": f"{found.step_seconds:.3g} s: {phases}",
@@ -69,4 +75,7 @@ def print_forecast(found: RunForecast) -> None:
 
 def _duration(seconds: float) -> str:
     units = (("days", 86400), ("hours", 3600), ("minutes", 60))
-    return next((f"{seconds / size:.1f} {name}" for name, size in units if seconds >= 2 * size), f"{seconds:.1f} s")
+    return next(
+        (f"{seconds / size:.1f} {name}" for name, size in units if seconds >= 2 * size),
+        f"{seconds:.1f} s",
+    )

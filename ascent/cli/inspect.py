@@ -23,14 +23,21 @@ KINDS = "prompts, examples, pairs, rankings, unpaired or steps"
 
 
 def inspect(
-    data: Annotated[list[str], typer.Argument(help="Files, folders, hub names or built-in tasks, shown side by side.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders, hub names or built-in tasks, shown side by side."),
+    ],
     model: Annotated[
         str | None, typer.Option("--model", help="Count tokens of this model, and render a sample.")
     ] = None,
     kind: Annotated[str | None, typer.Option("--as", help=f"Read the data as {KINDS}.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="As data.max_tokens.")] = 2048,
-    max_prompt_tokens: Annotated[int, typer.Option("--max-prompt-tokens", help="As data.max_prompt_tokens.")] = 1024,
-    words: Annotated[bool, typer.Option("--words", help="Without a model: count words, not characters.")] = False,
+    max_prompt_tokens: Annotated[
+        int, typer.Option("--max-prompt-tokens", help="As data.max_prompt_tokens.")
+    ] = 1024,
+    words: Annotated[
+        bool, typer.Option("--words", help="Without a model: count words, not characters.")
+    ] = False,
 ) -> None:
     """Show counts, lengths, duplicates, bad rows and a sample of data.
 
@@ -105,7 +112,9 @@ def _print_counts(console: Console, loaded: LoadResult) -> None:
             echo(f"  {line}")
 
 
-def _print_lengths(console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]) -> None:
+def _print_lengths(
+    console: Console, sets: Sequence[LoadResult], unit: str, measure: Callable[[str], int]
+) -> None:
     from rich.table import Table
 
     from ascent.data import summary
@@ -113,14 +122,23 @@ def _print_lengths(console: Console, sets: Sequence[LoadResult], unit: str, meas
     columns: dict[str, list[int]] = {}
     for number, loaded in enumerate(sets, 1):
         mark = f" ({number})" if len(sets) > 1 else ""
-        columns |= {name + mark: values for name, values in summary.lengths(loaded.records, measure).items()}
+        columns |= {
+            name + mark: values for name, values in summary.lengths(loaded.records, measure).items()
+        }
     table = Table(title=f"Lengths in {unit}", title_justify="left", box=None, header_style="bold")
     table.add_column("part")
     for word in summary.LengthStats._fields:
         table.add_column(word, justify="right")
     for name, values in columns.items():
         five = summary.summarize(values)
-        table.add_row(name, str(five.texts), f"{five.mean:.1f}", str(five.median), str(five.p95), str(five.longest))
+        table.add_row(
+            name,
+            str(five.texts),
+            f"{five.mean:.1f}",
+            str(five.median),
+            str(five.p95),
+            str(five.longest),
+        )
     console.print(table)
     bars = Table(box=None, header_style="bold")
     bars.add_column(unit, justify="right")
@@ -147,15 +165,21 @@ def _print_duplicates(console: Console, sets: Sequence[LoadResult]) -> None:
 
     for loaded in sets:
         records, prompts = summary.count_duplicates(loaded.records)
-        echo(f"{loaded.name}: {records} records repeat an earlier one, {prompts} repeat an earlier prompt")
+        echo(
+            f"{loaded.name}: {records} records repeat an earlier one, {prompts} repeat an earlier prompt"
+        )
         longer = summary.chosen_longer_frac(loaded.records)
         if longer is not None:
             echo(f"{loaded.name}: the chosen answer is the longer one in {longer:.0%} of pairs")
     for one, other in combinations(sets, 2):
-        echo(f"{one.name} and {other.name} share {summary.count_shared_prompts(one.records, other.records)} prompts")
+        echo(
+            f"{one.name} and {other.name} share {summary.count_shared_prompts(one.records, other.records)} prompts"
+        )
 
 
-def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits) -> None:
+def _print_rendered(
+    console: Console, loaded: LoadResult, renderer: Renderer, limits: Limits
+) -> None:
     """Print what the limits refuse, then the first record that fits, with its trained tokens in brackets."""
     from ascent.data.errors import Report, RowError
     from ascent.data.prepare import fit_prompt, render_record
@@ -173,11 +197,15 @@ def _print_rendered(console: Console, loaded: LoadResult, renderer: Renderer, li
             continue
         sample = sample or item
     budget = f"{limits.max_tokens} tokens a record, {limits.max_prompt_tokens} a prompt"
-    echo(f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({budget})")
+    echo(
+        f"\n{loaded.name}: {len(report.invalid)} of {report.rows} records cannot be trained on ({budget})"
+    )
     for line in report.lines():
         echo(f"  {line}")
     if isinstance(sample, tuple):
-        echo(f"sample, {len(sample)} tokens, as a sampler continues it:\n{renderer.tokenizer.decode(list(sample))}")
+        echo(
+            f"sample, {len(sample)} tokens, as a sampler continues it:\n{renderer.tokenizer.decode(list(sample))}"
+        )
     elif sample is not None:
         for sequence in sample.sequences:
             _print_sequence(console, sequence, renderer)
@@ -189,9 +217,14 @@ def _print_sequence(console: Console, sequence: Rendered, renderer: Renderer) ->
     from ascent.cli.console import print_text
 
     shown = Text()
-    runs = groupby(zip(sequence.tokens.tolist(), sequence.loss_mask.tolist(), strict=True), key=lambda each: each[1])
+    runs = groupby(
+        zip(sequence.tokens.tolist(), sequence.loss_mask.tolist(), strict=True),
+        key=lambda each: each[1],
+    )
     for trained, run in runs:
         text = renderer.tokenizer.decode([token for token, _ in run])
-        shown.append(f"⟦{text}⟧" if trained else str(text), style="bold green" if trained else "dim")
+        shown.append(
+            f"⟦{text}⟧" if trained else str(text), style="bold green" if trained else "dim"
+        )
     echo(f"sample, {len(sequence)} tokens, {int(sequence.loss_mask.sum())} trained, marked ⟦ ⟧:")
     print_text(console, shown)

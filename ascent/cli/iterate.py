@@ -15,7 +15,8 @@ def iterate(
     recipe: Recipe,
     overrides: Overrides = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of all stages; the same one again continues.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of all stages; the same one again continues."),
     ] = None,
     progress: Progress = True,
 ) -> None:
@@ -32,7 +33,14 @@ def iterate(
         from ascent.cli.annotate import TerminalAnnotator
 
         try:
-            rounds = iterate(recipe, overrides or (), run=run, progress=progress, person=TerminalAnnotator(), say=say)
+            rounds = iterate(
+                recipe,
+                overrides or (),
+                run=run,
+                progress=progress,
+                person=TerminalAnnotator(),
+                say=say,
+            )
         except (StageStopped, KeyboardInterrupt) as stopped:
             say(f"{stopped}; the same command continues from there")
             interrupted = isinstance(stopped, KeyboardInterrupt) or "SIGINT" in str(stopped)

@@ -30,9 +30,15 @@ def _wrap_line(line: str, width: int, hang: int) -> str:
     words = line.lstrip(" ")
     indent = " " * (len(line) - len(words))
     return textwrap.fill(
-        words, width, initial_indent=indent, subsequent_indent=indent + " " * hang, break_long_words=False,
-        break_on_hyphens=False, expand_tabs=False, replace_whitespace=False,
-    )  # fmt: skip
+        words,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
 
 
 def echo(text: str = "", *, hang: int = 2, err: bool = False, color: str | None = None) -> None:

@@ -39,8 +39,25 @@ from ascent.cli.startup import shorten_imports
 
 class AscentGroup(SectionedGroup):
     sections: ClassVar = {
-        "Train": ("quickstart", "train", "resume", "samplers", "sweep", "iterate", "check", "forecast"),
-        "Evaluate and use": ("evaluate", "compare", "sample", "score", "serve", "serve-reward", "export"),
+        "Train": (
+            "quickstart",
+            "train",
+            "resume",
+            "samplers",
+            "sweep",
+            "iterate",
+            "check",
+            "forecast",
+        ),
+        "Evaluate and use": (
+            "evaluate",
+            "compare",
+            "sample",
+            "score",
+            "serve",
+            "serve-reward",
+            "export",
+        ),
         "Data and labels": ("inspect", "collect", "label"),
         "Runs": ("runs", "view", "compare-runs", "diagnose", "replay", "bisect", "forecast-score"),
         "Reference": ("recipes", "show", "doctor", "classic"),
@@ -56,89 +73,139 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich's help would double the time to answer
 )
-add(app, "quickstart", quickstart.quickstart, "ascent quickstart", "ascent quickstart --rlhf --seed 1")
 add(
-    app, "train", train.train,
+    app,
+    "quickstart",
+    quickstart.quickstart,
+    "ascent quickstart",
+    "ascent quickstart --rlhf --seed 1",
+)
+add(
+    app,
+    "train",
+    train.train,
     "ascent train sft model=tiny:llama data=arithmetic --run runs/sft",
     "ascent train mine.yaml update.learning_rate=1e-5 --run runs/mine",
-)  # fmt: skip
+)
 add(app, "resume", train.resume, "ascent resume runs/sft")
 add(app, "samplers", train.samplers, "ascent samplers runs/mine 4")
 add(
-    app, "sweep", sweep.sweep,
+    app,
+    "sweep",
+    sweep.sweep,
     "ascent sweep mine.yaml update.learning_rate=1e-5,1e-6 seed=1,2,3",
     "ascent sweep mine.yaml rollouts.group_size=4,8 --jobs 2 --run runs/group-size",
-)  # fmt: skip
+)
 add(
-    app, "iterate", iterate.iterate,
+    app,
+    "iterate",
+    iterate.iterate,
     "ascent iterate rlhf_iterated --run runs/iterated",
     "ascent iterate rlhf_iterated rounds=4 --run runs/iterated",
-)  # fmt: skip
+)
 add(app, "check", train.check, "ascent check sft model=tiny:llama data=arithmetic")
 add(
-    app, "evaluate", evaluate.evaluate,
+    app,
+    "evaluate",
+    evaluate.evaluate,
     "ascent evaluate runs/sft arithmetic --samples 8",
     "ascent evaluate runs/sft questions.jsonl --reward exact --json",
-)  # fmt: skip
+)
 add(
-    app, "compare", compare.compare,
+    app,
+    "compare",
+    compare.compare,
     "ascent compare runs/dpo runs/sft style --judge simulated:style",
     "ascent compare runs/dpo runs/sft prompts.jsonl --judge runs/reward_model",
-)  # fmt: skip
-add(app, "sample", models.sample, 'ascent sample runs/sft "1+1=" --samples 4', 'ascent sample runs/sft "1+1=" --greedy')
+)
+add(
+    app,
+    "sample",
+    models.sample,
+    'ascent sample runs/sft "1+1=" --samples 4',
+    'ascent sample runs/sft "1+1=" --greedy',
+)
 add(app, "score", models.score, "ascent score runs/reward_model pairs.jsonl")
 add(
-    app, "serve", serve.serve,
+    app,
+    "serve",
+    serve.serve,
     "ascent serve runs/grpo --port 8000",
     "ascent serve runs/grpo --host 0.0.0.0 --token-file key",
-)  # fmt: skip
+)
 add(
-    app, "serve-reward", serve.serve_reward,
+    app,
+    "serve-reward",
+    serve.serve_reward,
     "ascent serve-reward runs/reward_model --port 8765",
     "ascent serve-reward runs/reward_model --host 0.0.0.0 --token-file token",
-)  # fmt: skip
+)
 add(
-    app, "export", models.export,
-    "ascent export runs/sft models/sft", "ascent export runs/sft models/sft --push me/sft --private",
-)  # fmt: skip
+    app,
+    "export",
+    models.export,
+    "ascent export runs/sft models/sft",
+    "ascent export runs/sft models/sft --push me/sft --private",
+)
 add(
-    app, "inspect", inspect.inspect,
+    app,
+    "inspect",
+    inspect.inspect,
     "ascent inspect train.jsonl heldout.jsonl",
     "ascent inspect pairs.jsonl --model runs/sft --as pairs",
-)  # fmt: skip
+)
 add(
-    app, "collect", collect.collect,
+    app,
+    "collect",
+    collect.collect,
     "ascent collect runs/sft style:200 --out labels.jsonl",
     "ascent collect runs/sft style:200 --out labels.jsonl --judge simulated:style",
-)  # fmt: skip
+)
 add(
-    app, "label", label.label,
+    app,
+    "label",
+    label.label,
     "ascent label runs/grpo --step 40 --guidelines rules.md",
     "ascent label answers.jsonl --form rankings --annotator ann --annotator bob",
     "ascent label runs/sft --prompts style:200 --out labels.jsonl",
-)  # fmt: skip
+)
 add(app, "runs", runs.runs, "ascent runs", "ascent runs studies")
-add(app, "view", view.view, "ascent view", "ascent view runs/sft studies --port 9000", "ascent view --host 0.0.0.0")
 add(
-    app, "compare-runs", compare_runs.compare_runs,
+    app,
+    "view",
+    view.view,
+    "ascent view",
+    "ascent view runs/sft studies --port 9000",
+    "ascent view --host 0.0.0.0",
+)
+add(
+    app,
+    "compare-runs",
+    compare_runs.compare_runs,
     "ascent compare-runs runs/a runs/b --plot curves.png",
     "ascent compare-runs runs/sweep --metric eval/loss/total",
-)  # fmt: skip
+)
 add(
-    app, "diagnose", diagnose.diagnose,
+    app,
+    "diagnose",
+    diagnose.diagnose,
     "ascent diagnose runs/mine",
     "ascent diagnose runs/mine --against runs/other-seeds",
-)  # fmt: skip
+)
 add(
-    app, "replay", replay.replay,
+    app,
+    "replay",
+    replay.replay,
     "ascent replay runs/mine --step 40",
     "ascent replay runs/mine update.learning_rate=1e-6 --step 40",
-)  # fmt: skip
+)
 add(
-    app, "forecast", forecast.forecast,
+    app,
+    "forecast",
+    forecast.forecast,
     "ascent forecast sft model=tiny:llama data=arithmetic",
     "ascent forecast mine.yaml --gpu H200",
-)  # fmt: skip
+)
 add(app, "forecast-score", forecast.forecast_score, "ascent forecast-score runs/mine")
 add(app, "bisect", replay.bisect, "ascent bisect runs/mine --when 'reward/mean < 0.1'")
 add(app, "recipes", recipes.recipes, "ascent recipes")
@@ -147,7 +214,11 @@ add(app, "doctor", doctor.doctor, "ascent doctor")
 app.add_typer(classic.app, name="classic")
 
 
-@app.command("rounds", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@app.command(
+    "rounds",
+    hidden=True,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
 def rounds() -> None:
     """The old name of iterate."""
     raise ValueError("rounds is now called iterate")
@@ -162,7 +233,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

@@ -19,16 +19,25 @@ INTERRUPTED = 130  # the exit status after Ctrl-C
 Recipe = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE", help="A shipped recipe, an algorithm or a .yaml file.", autocompletion=recipe_names
+        metavar="RECIPE",
+        help="A shipped recipe, an algorithm or a .yaml file.",
+        autocompletion=recipe_names,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Keys to set: model=NAME, data=NAME, update.learning_rate=1e-5."),
+    typer.Argument(
+        metavar="KEY=VALUE", help="Keys to set: model=NAME, data=NAME, update.learning_rate=1e-5."
+    ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)]
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=run_folders)
+]
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A run, a model folder or a hub name.", autocompletion=run_folders)
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A run, a model folder or a hub name.", autocompletion=run_folders
+    ),
 ]
 Limit = Annotated[int | None, typer.Option(help="At most this many prompts.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Token budget of a completion.")]
@@ -38,26 +47,43 @@ Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 Engine = Annotated[
     str,
     typer.Option(
-        metavar="ENGINE", help="native, vllm, remote (ascent serve), or URLs of servers: URL,URL or vllm:URL."
+        metavar="ENGINE",
+        help="native, vllm, remote (ascent serve), or URLs of servers: URL,URL or vllm:URL.",
     ),
 ]
-Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Show progress on standard error.")]
-Processes = Annotated[int, typer.Option(help="Processes of this machine that train together, one for each GPU.")]
+Progress = Annotated[
+    bool, typer.Option("--progress/--no-progress", help="Show progress on standard error.")
+]
+Processes = Annotated[
+    int, typer.Option(help="Processes of this machine that train together, one for each GPU.")
+]
 Layout = Annotated[
     Literal["auto", "replicated", "sharded"],
-    typer.Option(help="Weights whole on every rank, or divided over them (FSDP2); auto: what fits."),
+    typer.Option(
+        help="Weights whole on every rank, or divided over them (FSDP2); auto: what fits."
+    ),
 ]
 Ray = Annotated[
     bool,
-    typer.Option("--ray", help="Place ranks and samplers on a Ray cluster: RAY_ADDRESS, a running or a local one."),
+    typer.Option(
+        "--ray",
+        help="Place ranks and samplers on a Ray cluster: RAY_ADDRESS, a running or a local one.",
+    ),
 ]
-Samplers = Annotated[int, typer.Option(help="With --ray: servers that sample the rollouts (ascent serve).")]
+Samplers = Annotated[
+    int, typer.Option(help="With --ray: servers that sample the rollouts (ascent serve).")
+]
 RewardWorkers = Annotated[
     int, typer.Option(help="With --ray: processes that call the rewards; without any the ranks do.")
 ]
-Cpus = Annotated[float, typer.Option(help="With --ray: CPUs of each rank, sampler and reward worker.")]
+Cpus = Annotated[
+    float, typer.Option(help="With --ray: CPUs of each rank, sampler and reward worker.")
+]
 Gpus = Annotated[
-    float | None, typer.Option(help="With --ray: GPUs of each rank and each sampler; by default 1 where there are any.")
+    float | None,
+    typer.Option(
+        help="With --ray: GPUs of each rank and each sampler; by default 1 where there are any."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -73,9 +99,16 @@ class OverridesCommand(TyperCommand):
         words = list(args)
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # click's NoSuchOption, whose module depends on the version of typer
-            option, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
-            if type(error).__name__ != "NoSuchOption" or difflib.get_close_matches(option, similar, cutoff=0.8):
+        except (
+            Exception
+        ) as error:  # click's NoSuchOption, whose module depends on the version of typer
+            option, similar = (
+                getattr(error, "option_name", ""),
+                getattr(error, "possibilities", None) or (),
+            )
+            if type(error).__name__ != "NoSuchOption" or difflib.get_close_matches(
+                option, similar, cutoff=0.8
+            ):
                 raise
             raise ValueError(f"there is no option {option}; {_fix(option, words)}") from None
 
@@ -88,7 +121,11 @@ class ResumeCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # click's UsageError, as above; for an argument too many it has no kind of its own
-            keys = [word for word in words if "=" in word and "/" not in word.partition("=")[0] and word[0] != "-"]
+            keys = [
+                word
+                for word in words
+                if "=" in word and "/" not in word.partition("=")[0] and word[0] != "-"
+            ]
             if type(error).__name__ != "UsageError" or not keys:
                 raise
             key, _, value = keys[-1].partition("=")
@@ -138,6 +175,8 @@ def plain_errors() -> Iterator[None]:
         from ascent.runs.lock import FolderLockedError
         from ascent.update.learner import Diverged
 
-        if isinstance(error, CheckpointError | FolderLockedError | Diverged | RankFailed | RemoteError):
+        if isinstance(
+            error, CheckpointError | FolderLockedError | Diverged | RankFailed | RemoteError
+        ):
             raise ValueError(str(error)) from error
         raise

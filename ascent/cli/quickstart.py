@@ -20,9 +20,12 @@ PLOT_WIDTH = 24
 
 
 def quickstart(
-    rlhf: Annotated[bool, typer.Option("--rlhf", help="Learn from preferences: reward model and PPO.")] = False,
+    rlhf: Annotated[
+        bool, typer.Option("--rlhf", help="Learn from preferences: reward model and PPO.")
+    ] = False,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder; runs/quickstart or runs/quickstart-rlhf.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder; runs/quickstart or runs/quickstart-rlhf."),
     ] = None,
     seed: Seed = 0,
     progress: Progress = True,
@@ -52,20 +55,30 @@ def print_result(result: QuickstartResult) -> None:
     console = make_console()
     _print_models(console, result)
     improved = result.improved()
-    echo(f"\n{len(improved)} answers of the first model changed from wrong to right; the first {EXAMPLES}:")
+    echo(
+        f"\n{len(improved)} answers of the first model changed from wrong to right; the first {EXAMPLES}:"
+    )
     for before, after in improved[:EXAMPLES]:
         question = before.prompt.messages[-1].content
         texts = ((before.text.strip(), "red"), " -> ", (after.text.strip(), "green"))
         print_text(console, Text.assemble(f"  {question} ", *texts))
-    prompt = (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
+    prompt = (
+        (improved[0][0] if improved else result.models[0].answers[0]).prompt.messages[-1].content
+    )
     where = result.trained
     if result.rewards:
         first, last = result.rewards[0], result.rewards[-1]
         line = sparkline(result.rewards, PLOT_WIDTH)
-        echo(f"\nReward in training, step 1 to {len(result.rewards)}:  {first:.2f} {line} {last:.2f}")
+        echo(
+            f"\nReward in training, step 1 to {len(result.rewards)}:  {first:.2f} {line} {last:.2f}"
+        )
     echo(f"More curves: {where / 'curves.png'}")
     echo("\nWhat to run next:")
-    for command in (f'ascent sample {where} "{prompt}" --greedy', f"ascent show run {where}", *result.next_commands):
+    for command in (
+        f'ascent sample {where} "{prompt}" --greedy',
+        f"ascent show run {where}",
+        *result.next_commands,
+    ):
         echo(f"  {command}")
     echo("Then docs/tutorial: your own reward function, your own model, your own preferences.")
 

@@ -14,4 +14,6 @@ def recipes() -> None:
     width = max(map(len, found))
     for name, line in found.items():
         echo(f"{name:<{width}}  {line}", hang=width + 2)
-    say("every algorithm is a recipe too (ascent show algorithms): ascent train grpo model=MODEL data=DATA")
+    say(
+        "every algorithm is a recipe too (ascent show algorithms): ascent train grpo model=MODEL data=DATA"
+    )

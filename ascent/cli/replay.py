@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # sequences with the largest contributions
 # Metrics that are shown beside the run's own where settings were changed.
-COMPARED = ("loss/total", "optim/grad_norm", "policy/update_kl", "policy/entropy", "reward/mean", "preference/margin")
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="The JSON file; by default RUN/replays/STEP.json.")]
+COMPARED = (
+    "loss/total",
+    "optim/grad_norm",
+    "policy/update_kl",
+    "policy/entropy",
+    "reward/mean",
+    "preference/margin",
+)
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The JSON file; by default RUN/replays/STEP.json."),
+]
 
 
 def replay(
@@ -44,7 +54,9 @@ def replay(
 
 def bisect(
     run: Run,
-    when: Annotated[str, typer.Option("--when", metavar="CONDITION", help="Such as 'reward/mean < 0.1'.")],
+    when: Annotated[
+        str, typer.Option("--when", metavar="CONDITION", help="Such as 'reward/mean < 0.1'.")
+    ],
     consecutive: Annotated[int, typer.Option(help="Logged values in a row that must meet it.")] = 1,
     out: Out = None,
     as_json: AsJson = False,
@@ -69,14 +81,22 @@ def print_replay(found: ReplayedStep) -> None:
         None: "no checkpoint of this step to compare",
     }
     if found.changed:
-        echo(f"step {found.step} with {', '.join(found.changed)}: as it was, and as it would have been")
+        echo(
+            f"step {found.step} with {', '.join(found.changed)}: as it was, and as it would have been"
+        )
         for name in COMPARED:
             if name in found.metrics:
                 was, now = found.differing.get(name, (found.metrics[name],) * 2)
                 echo(f"  {name:<20} {_number(was):>12} {_number(now):>12}")
     else:
-        same = "every logged metric is the same" if not found.differing else f"{len(found.differing)} metrics differ"
-        echo(f"step {found.step}, from checkpoint {found.checkpoint}: {weights[found.same_weights]}; {same}")
+        same = (
+            "every logged metric is the same"
+            if not found.differing
+            else f"{len(found.differing)} metrics differ"
+        )
+        echo(
+            f"step {found.step}, from checkpoint {found.checkpoint}: {weights[found.same_weights]}; {same}"
+        )
         for name, (was, now) in list(found.differing.items())[:SHOWN]:
             echo(f"  {name}: {_number(was)} logged, {_number(now)} replayed")
         if found.differing and not found.not_promised:
@@ -86,15 +106,19 @@ def print_replay(found: ReplayedStep) -> None:
             f"{name} {each.value:.4g} (weight {each.weight:g}, gradient {each.grad_norm:.3g})"
             for name, each in update.terms.items()
         )
-        echo(f"update {place} of {update.model}: gradient norm {update.grad_norm:.4g}; {terms}", hang=2)
+        echo(
+            f"update {place} of {update.model}: gradient norm {update.grad_norm:.4g}; {terms}",
+            hang=2,
+        )
         largest = sorted(update.sequences, key=lambda each: -abs(each.contribution or 0.0))[:SHOWN]
         for each in largest:
             if each.contribution is not None:
                 advantage = each.values.get("advantages") or [0.0]
                 echo(
                     f"  {each.contribution:7.1%} of the gradient: {sum(each.trained)} trained tokens, "
-                    f"advantage {advantage[0]:.3g}", hang=4,
-                )  # fmt: skip
+                    f"advantage {advantage[0]:.3g}",
+                    hang=4,
+                )
     echo(f"everything is in {found.file}")
 
 

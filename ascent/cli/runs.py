@@ -16,7 +16,9 @@ SHOWN = ("loss/total", "reward/mean", "reward/correct", "preference/accuracy")
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds runs.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that holds runs.")
+    ] = Path("runs"),
 ) -> None:
     """List the runs in a folder and its subfolders."""
     with plain_errors():
@@ -71,7 +73,11 @@ def format_metric(name: str, value: float) -> str:
     if known is None or known.unit != SECONDS or not math.isfinite(value):
         return f"{value:.6g}"
     whole = round(value)
-    return f"{value:.3g} s" if value < 60 else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return (
+        f"{value:.3g} s"
+        if value < 60
+        else f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    )
 
 
 def _change_text(change: dict[str, Any]) -> str:
@@ -84,9 +90,15 @@ def _change_text(change: dict[str, Any]) -> str:
 def show_samples(
     run: Run,
     step: Annotated[int | None, typer.Option(help="The step; by default the last one.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="Highest reward first, over all steps.")] = False,
-    worst: Annotated[bool, typer.Option("--worst", help="Lowest reward first, over all steps.")] = False,
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="Only prompts with this text, any step.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Highest reward first, over all steps.")
+    ] = False,
+    worst: Annotated[
+        bool, typer.Option("--worst", help="Lowest reward first, over all steps.")
+    ] = False,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only prompts with this text, any step.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="How many to print.")] = 8,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +118,10 @@ def show_samples(
         return
     selected = samples.select_samples(kept, step=step, best=best, worst=worst, prompt=prompt)
     if as_json:
-        typer.echo("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in selected[:limit]), nl=False)
+        typer.echo(
+            "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in selected[:limit]),
+            nl=False,
+        )
         return
     samples.print_samples(selected, limit)
     note = samples.omission_note(kept, step if step is not None else kept[-1]["step"])

@@ -48,7 +48,9 @@ def select_samples(
         found = [each for each in found if each["step"] == step]
         if not found:
             steps = sorted({each["step"] for each in samples})
-            raise ValueError(f"no sample of step {step}; there are some of steps {steps[0]} to {steps[-1]}")
+            raise ValueError(
+                f"no sample of step {step}; there are some of steps {steps[0]} to {steps[-1]}"
+            )
     if prompt is not None:
         found = [each for each in found if prompt in each["prompt"]]
         if not found:
@@ -94,7 +96,10 @@ def print_sample(console: Console, sample: Sample, largest: float) -> None:
     parts = "  ".join(f"{name} {_number(value)}" for name, value in sample["parts"].items())
     head = f"step {sample['step']}, sample {sample['sample']}: reward {_number(sample['reward'])}"
     tail = [f"({parts})"] if parts else []
-    tail += [f"ended by {sample['stop']} after {len(sample['tokens'])} tokens", _advantage_text(sample)]
+    tail += [
+        f"ended by {sample['stop']} after {len(sample['tokens'])} tokens",
+        _advantage_text(sample),
+    ]
     print_text(console, Text.assemble((head, "bold"), f"  {'  '.join(tail)}"))
     print_text(console, escape_controls(sample["prompt"]), "cyan")
     print_text(console, color_tokens(sample, largest))

@@ -21,8 +21,12 @@ app = typer.Typer(
 
 
 def algorithms(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/algorithms.md instead.")] = False,
-    like: Annotated[str | None, typer.Option(help="Only rows and cells about these words, best first.")] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print docs/algorithms.md instead.")
+    ] = False,
+    like: Annotated[
+        str | None, typer.Option(help="Only rows and cells about these words, best first.")
+    ] = None,
 ) -> None:
     """Print every algorithm as a row of its cells."""
     from ascent.algorithms import TABLE
@@ -41,7 +45,11 @@ def algorithms(
 
 def algorithm(
     name: Annotated[
-        str, typer.Argument(help="A name from ascent show algorithms, or file.py:ROW.", autocompletion=algorithm_names)
+        str,
+        typer.Argument(
+            help="A name from ascent show algorithms, or file.py:ROW.",
+            autocompletion=algorithm_names,
+        ),
     ],
 ) -> None:
     """Print one algorithm: formula, cells, defaults, pitfalls."""
@@ -52,7 +60,9 @@ def algorithm(
 
 
 def metrics(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/metrics.md instead.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print docs/metrics.md instead.")
+    ] = False,
 ) -> None:
     """Print every metric: unit, healthy range, meaning."""
     from ascent import metrics as registry
@@ -83,7 +93,13 @@ def schema() -> None:
 
 add(app, "run", runs.show_run, "ascent show run runs/sft")
 add(app, "samples", runs.show_samples, "ascent show samples runs/rlvr --best")
-add(app, "algorithms", algorithms, "ascent show algorithms", 'ascent show algorithms --like "entropy bonus"')
+add(
+    app,
+    "algorithms",
+    algorithms,
+    "ascent show algorithms",
+    'ascent show algorithms --like "entropy bonus"',
+)
 add(app, "algorithm", algorithm, "ascent show algorithm grpo")
 add(app, "metrics", metrics, "ascent show metrics")
 add(app, "config", config, "ascent show config rlvr rollouts.group_size=16")

@@ -47,7 +47,9 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    def __init__(self, found: SourceFileLoader, context: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, found: SourceFileLoader, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         super().__init__(found.name, found.path)
         self._context = context
 
@@ -88,7 +90,10 @@ def _part_of_transformers() -> Iterator[None]:
         if "TRANSFORMERS_VERBOSITY" not in os.environ:
             utils.logging.set_verbosity_error()  # warnings about settings that only transformers' own code has
     finally:
-        torch.distributed.is_available, importlib.metadata.packages_distributions = available, packages
+        torch.distributed.is_available, importlib.metadata.packages_distributions = (
+            available,
+            packages,
+        )
     _read_once(utils)
 
 

@@ -17,9 +17,12 @@ def sweep(
         list[str] | None, typer.Argument(metavar="KEY=A,B,C", help="Values to try; KEY=A sets one.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of all runs; by default runs/RECIPE-sweep.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of all runs; by default runs/RECIPE-sweep."),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at the same time; GPUs are shared out.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="Runs at the same time; GPUs are shared out.")
+    ] = 1,
     metrics: Metrics = None,
     progress: Progress = True,
 ) -> None:
@@ -34,7 +37,13 @@ def sweep(
 
         try:
             found = sweep(
-                recipe, overrides or (), run=run, jobs=jobs, metrics=metrics or (), progress=progress, say=say
+                recipe,
+                overrides or (),
+                run=run,
+                jobs=jobs,
+                metrics=metrics or (),
+                progress=progress,
+                say=say,
             )
         except StageStopped as stopped:
             say(f"{stopped}; the same command continues from there")

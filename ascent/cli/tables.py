@@ -33,7 +33,9 @@ def print_rows(rows: Iterable[Row]) -> None:
 
 
 def _joined(columns: Sequence[str], cells: Sequence[str]) -> str:
-    return "; ".join(f"{column} {text}" for column, text in zip(columns, cells, strict=True) if text)
+    return "; ".join(
+        f"{column} {text}" for column, text in zip(columns, cells, strict=True) if text
+    )
 
 
 def print_matches(found: Sequence[Match]) -> None:
@@ -43,14 +45,20 @@ def print_matches(found: Sequence[Match]) -> None:
         note = "No row and no cell holds any of these words. ascent show algorithms lists the rows."
         print_text(console, note)
         return
-    rows = [(each.entry.name, each.entry.title, _places(each)) for each in found if isinstance(each.entry, Row)]
+    rows = [
+        (each.entry.name, each.entry.title, _places(each))
+        for each in found
+        if isinstance(each.entry, Row)
+    ]
     cells = [(*each.entry[2:], _places(each)) for each in found if isinstance(each.entry, Choice)]
     if rows:
         print_table(console, ("name", "what it is", "found in"), rows, indent=INDENT)
     if rows and cells:
         print_text(console)
     if cells:
-        print_table(console, ("in a recipe", "numbers", "what it does", "found in"), cells, indent=INDENT)
+        print_table(
+            console, ("in a recipe", "numbers", "what it does", "found in"), cells, indent=INDENT
+        )
 
 
 def _places(found: Match) -> str:
@@ -60,11 +68,24 @@ def _places(found: Match) -> str:
 def print_row(row: Row) -> None:
     console = make_console()
     print_text(console, Text.assemble((row.name, "bold"), f": {row.title}"))
-    for label, text in (("Paper", row.paper), ("Learns from", row.source), ("Formula", row.formula)):
+    for label, text in (
+        ("Paper", row.paper),
+        ("Learns from", row.source),
+        ("Formula", row.formula),
+    ):
         _print_item(console, label, [text])
     print_text(console, "Cells", "bold")
-    print_table(console, ("slot", "function", "numbers", "what it does"), cell_text.cells(row), indent=INDENT)
-    _print_item(console, "Defaults", [f"{key}: {cell_text.number(value)}" for key, value in row.defaults.items()])
+    print_table(
+        console,
+        ("slot", "function", "numbers", "what it does"),
+        cell_text.cells(row),
+        indent=INDENT,
+    )
+    _print_item(
+        console,
+        "Defaults",
+        [f"{key}: {cell_text.number(value)}" for key, value in row.defaults.items()],
+    )
     _print_item(console, "Numbers from", [row.origin])
     _print_item(console, "Needs besides the policy", [", ".join(sorted(row.needs)) or "nothing"])
     _print_item(console, "Pitfalls", row.pitfalls)

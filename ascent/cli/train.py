@@ -37,7 +37,9 @@ def train(
     overrides: Overrides = None,
     run: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run folder to create, new or empty; by default runs/RECIPE-N."),
+        typer.Option(
+            metavar="DIR", help="The run folder to create, new or empty; by default runs/RECIPE-N."
+        ),
     ] = None,
     processes: Processes = 1,
     layout: Layout = "auto",
@@ -67,7 +69,10 @@ def train(
 def resume(
     run: Run,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Continue although inputs have changed; it is recorded.")
+        bool,
+        typer.Option(
+            "--accept-changes", help="Continue although inputs have changed; it is recorded."
+        ),
     ] = False,
     processes: Processes = 1,
     layout: Layout = "auto",
@@ -83,7 +88,11 @@ def resume(
         from ascent.api.launch import ray_options, resume_in_processes, resume_on_ray
 
         options = ray_options(ray, processes, samplers, cpus, gpus, reward_workers)
-        more: dict[str, Any] = {"accept_changes": accept_changes, "layout": layout, "progress": progress}
+        more: dict[str, Any] = {
+            "accept_changes": accept_changes,
+            "layout": layout,
+            "progress": progress,
+        }
         if options is not None:
             return _exit_status(resume_on_ray(run, options, **more, say=say))
         if processes != 1:
@@ -93,7 +102,9 @@ def resume(
         _exit_status(resume(run, **more, say=say))
 
 
-def samplers(run: Run, count: Annotated[int, typer.Argument(metavar="N", help="How many there should be.")]) -> None:
+def samplers(
+    run: Run, count: Annotated[int, typer.Argument(metavar="N", help="How many there should be.")]
+) -> None:
     """Change how many samplers a run on Ray has, while it goes on."""
     with plain_errors():
         from ascent.api.launch import set_samplers
@@ -110,7 +121,9 @@ def _exit_status(run: RunResult) -> None:
 def check(
     recipe: Recipe,
     overrides: Overrides = None,
-    processes: Annotated[int, typer.Option(help="Forecast the memory of each of so many ranks.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Forecast the memory of each of so many ranks.")
+    ] = 1,
     progress: Progress = True,
 ) -> None:
     """Try a recipe without keeping anything; forecast memory and time.
@@ -152,7 +165,9 @@ def print_check(found: CheckResult) -> None:
 
 
 def _memory_text(memory: Forecast) -> str:
-    parts = {each.name: getattr(memory, each.name) for each in fields(memory) if each.name != "host"}
+    parts = {
+        each.name: getattr(memory, each.name) for each in fields(memory) if each.name != "host"
+    }
     return f"{format_bytes(memory.total)}: " + ", ".join(
         f"{name} {format_bytes(count)}" for name, count in parts.items() if count
     )

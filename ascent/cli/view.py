@@ -13,11 +13,15 @@ from ascent.cli.options import plain_errors
 
 def view(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Run folders, or folders that hold some.")
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER]...", help="Run folders, or folders that hold some."),
     ] = None,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8770,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; on any other than loopback, the link has a token.")
+        str,
+        typer.Option(
+            help="The address to listen on; on any other than loopback, the link has a token."
+        ),
     ] = "127.0.0.1",
 ) -> None:
     """Open a page over runs: curves, rollouts, settings, live."""

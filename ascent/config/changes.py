@@ -15,14 +15,22 @@ from ascent.config.schema import Cells, Config
 from ascent.config.validate import format_value
 
 # Keys that name a model, and keys that name data.
-MODELS = ("model.policy", "model.reference", "model.critic_from", "model.reward_model", "model.teacher")
+MODELS = (
+    "model.policy",
+    "model.reference",
+    "model.critic_from",
+    "model.reward_model",
+    "model.teacher",
+)
 DATA = ("data.train", "data.evaluate", "data.pretraining", "data.centering_data")
 
 _STATE = "the saved weights and optimizer state belong to the old value"
 _RECORDS = "it changes the set of records, which the saved position in the data counts"
 _UPDATES = "it changes the number of updates per step, over which the learning rate is scheduled"
 _ANOTHER = "another function makes it another algorithm"
-_BUFFERED = "the checkpoint holds rollouts that were sampled with the old value (rollouts.max_staleness)"
+_BUFFERED = (
+    "the checkpoint holds rollouts that were sampled with the old value (rollouts.max_staleness)"
+)
 _PARTIAL = "the checkpoint holds unfinished rollouts that were begun with the old value (rollouts.partial_rollouts)"
 _CONTROLLED = "the KL controller has changed the coefficient since the start"
 
@@ -83,7 +91,9 @@ ON_RESUME: dict[str, str] = {
     "update.minibatches": _UPDATES,
     "update.target_kl": "",
     "update.tokens_per_microbatch": "",
-    **{f"cells.{slot}": "" for slot in Cells.model_fields},  # their parameters; another function is refused below
+    **{
+        f"cells.{slot}": "" for slot in Cells.model_fields
+    },  # their parameters; another function is refused below
     "run.steps": "",
     "run.save_every": "",
     "run.evaluate_every": "",
@@ -94,8 +104,15 @@ ON_RESUME: dict[str, str] = {
     "run.trackers": "",
     "run.project": "",
 }
-BUFFERED_KEYS = ("rollouts.temperature", "rollouts.engine", "model.routing_replay", "model.arithmetic")
-PARTIAL_KEYS = tuple(f"rollouts.{name}" for name in ("prompts_per_step", "group_size", "max_new_tokens", "top_p"))
+BUFFERED_KEYS = (
+    "rollouts.temperature",
+    "rollouts.engine",
+    "model.routing_replay",
+    "model.arithmetic",
+)
+PARTIAL_KEYS = tuple(
+    f"rollouts.{name}" for name in ("prompts_per_step", "group_size", "max_new_tokens", "top_p")
+)
 CONTROLLED_KEYS = ("cells.kl.weight", "cells.reward_shaping.kl_penalty.beta")
 # What an evaluation depends on besides the policy: by sampled answers, and by held-out records.
 _SAMPLED_BY = ("data.evaluate", "rewards", "env", "model.reward_model", "rollouts.max_new_tokens")
@@ -165,7 +182,9 @@ def check_changes(found: Sequence[Change], was: Flat, file: str) -> None:
         if (why := refusal_reason(each, was))
     ]
     if lines:
-        fix = f"restore it in {file}, or start a new run with the last checkpoint as its model.policy"
+        fix = (
+            f"restore it in {file}, or start a new run with the last checkpoint as its model.policy"
+        )
         raise ValueError("\n".join([*lines, fix]))
 
 
@@ -178,9 +197,15 @@ def refusal_reason(change: Change, was: Flat) -> str:
         return _ANOTHER
     if key == "run.best_metric" and NOT_SET in (change.was, change.now):
         return ""  # no checkpoint is kept by score before or after
-    if key.startswith("data.mix[") and key.endswith(".use") and NOT_SET not in (change.was, change.now):
+    if (
+        key.startswith("data.mix[")
+        and key.endswith(".use")
+        and NOT_SET not in (change.was, change.now)
+    ):
         return ""
-    if key == "data.evaluate" and any(isinstance(each, str) and heldout_share(each) for each in change[1:]):
+    if key == "data.evaluate" and any(
+        isinstance(each, str) and heldout_share(each) for each in change[1:]
+    ):
         return _RECORDS
     if key in BUFFERED_KEYS and was.get("rollouts.max_staleness"):
         return _BUFFERED
@@ -191,7 +216,9 @@ def refusal_reason(change: Change, was: Flat) -> str:
     return ON_RESUME[_table_key(key)]
 
 
-def evaluated_since(lines: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], *, samples: bool) -> int:
+def evaluated_since(
+    lines: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], *, samples: bool
+) -> int:
     """The first step whose evaluation can be compared with those of `recipe`; `lines` are those of changes.jsonl.
 
     The name of an input may change; what counts is its content, which has a line of its own.
@@ -217,4 +244,6 @@ def _is_moved_file(was: Any, now: Any) -> bool:
 def _table_key(key: str) -> str:
     """rewards[0].weight -> rewards, env.max_turns -> env, cells.policy_loss.high -> cells.policy_loss."""
     parts = key.partition("[")[0].split(".")
-    return next(name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in ON_RESUME)
+    return next(
+        name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in ON_RESUME
+    )

@@ -16,7 +16,9 @@ def _check_scalar(value: Any) -> Any:
 
 def check_size(value: Any) -> Any:
     """Refuse numbers too large for a float, also inside lists; infinity is allowed and means no bound."""
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for each in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         check_size(each)
     if isinstance(value, int | float) and MAX_FLOAT < abs(value) != math.inf:
         raise ValueError(f"it must be a number within {MAX_FLOAT:g}")

@@ -18,7 +18,9 @@ MAX_DEPTH = 20  # names in a dotted key
 def shipped_recipes() -> dict[str, str]:
     """Name -> first comment line of every shipped recipe."""
     found = {}
-    for entry in sorted(resources.files("ascent").joinpath("recipes").iterdir(), key=lambda entry: entry.name):
+    for entry in sorted(
+        resources.files("ascent").joinpath("recipes").iterdir(), key=lambda entry: entry.name
+    ):
         if entry.name.endswith(".yaml"):
             first = entry.read_text(encoding="utf-8").partition("\n")[0]
             found[entry.name.removesuffix(".yaml")] = first.removeprefix("#").strip()
@@ -36,14 +38,26 @@ def read_recipe(recipe: str, others: Iterable[str] = ()) -> dict[str, Any]:
         known = shipped_recipes()
         if recipe not in known:
             close = nearest(recipe.lower(), dict.fromkeys((*known, *others)))
-            hint = close if close.startswith("did") else "ascent recipes and ascent show algorithms list the names"
+            hint = (
+                close
+                if close.startswith("did")
+                else "ascent recipes and ascent show algorithms list the names"
+            )
             raise ValueError(f"no recipe named {recipe!r}; {hint} (a file's path ends in .yaml)")
-        text = resources.files("ascent").joinpath("recipes", f"{recipe}.yaml").read_text(encoding="utf-8")
+        text = (
+            resources.files("ascent")
+            .joinpath("recipes", f"{recipe}.yaml")
+            .read_text(encoding="utf-8")
+        )
     value = yaml_text.read(text, recipe)
     if value is None:
-        raise ValueError(f"{recipe} is empty; a recipe names at least algorithm, model.policy and data.train")
+        raise ValueError(
+            f"{recipe} is empty; a recipe names at least algorithm, model.policy and data.train"
+        )
     if not isinstance(value, dict):
-        raise ValueError(f"{recipe} holds {_kind(value)}, but a recipe is a mapping of keys, such as 'algorithm: rlvr'")
+        raise ValueError(
+            f"{recipe} holds {_kind(value)}, but a recipe is a mapping of keys, such as 'algorithm: rlvr'"
+        )
     return value
 
 
@@ -54,7 +68,9 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     for text in overrides:
         key, equals, word = text.partition("=")
         if not equals or not all(key.strip().split(".")):
-            raise ValueError(f"override {format_value(text)} must look like key=value, such as rollouts.group_size=16")
+            raise ValueError(
+                f"override {format_value(text)} must look like key=value, such as rollouts.group_size=16"
+            )
         value = yaml_text.read(word, f"override {format_value(text)}")
         key = _full_key(key.strip(), value)
         if key in seen:
@@ -85,7 +101,9 @@ def merge_configs(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str,
     for key, value in over.items():
         under = result.get(key)
         result[key] = (
-            merge_configs(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+            merge_configs(under, value)
+            if isinstance(under, Mapping) and isinstance(value, Mapping)
+            else value
         )
     return result
 
@@ -117,12 +135,18 @@ def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ValueError(f"no recipe file at {path}; ascent recipes lists the shipped ones") from None
+        raise ValueError(
+            f"no recipe file at {path}; ascent recipes lists the shipped ones"
+        ) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}, is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+        raise ValueError(
+            f"{path}, line {line}, is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; a recipe is a YAML file") from None
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; a recipe is a YAML file"
+        ) from None
 
 
 def _kind(value: Any) -> str:

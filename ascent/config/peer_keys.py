@@ -41,7 +41,9 @@ KEYS = {
 
 _CLIP = "write cells.policy_loss.low and cells.policy_loss.high; they have values of their own"
 _IN_STEPS = "write update.warmup_steps, a number of steps"
-_MICROBATCHES = "micro-batches follow from update.tokens_per_microbatch; nothing is accumulated by hand"
+_MICROBATCHES = (
+    "micro-batches follow from update.tokens_per_microbatch; nothing is accumulated by hand"
+)
 _PASSES = "write data.epochs for an algorithm that trains on files, else run.steps"
 _RESUME = "ascent resume RUN continues a run"
 _STEP = "write data.batch_size (records of a step) or rollouts.prompts_per_step (prompts of a step)"

@@ -57,7 +57,9 @@ def _find_renamed(value: Any, path: str, current: str) -> Iterator[str]:
         for name, inner in value.items():
             key, new = (f"{prefix}.{name}".removeprefix(".") for prefix in (path, current))
             pattern = re.sub(r"\[\d+\]", "[]", new)
-            if pattern in KEYS and value.get("use") in REWARD_OPTIONS.get(pattern, (value.get("use"),)):
+            if pattern in KEYS and value.get("use") in REWARD_OPTIONS.get(
+                pattern, (value.get("use"),)
+            ):
                 new = f"{current}.{KEYS[pattern].rpartition('.')[2]}"
                 yield f"{key} is now called {new}"
             yield from _find_renamed(inner, key, new)

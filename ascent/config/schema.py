@@ -10,7 +10,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from ascent.config.fields import MAX_COUNT, MAX_FLOAT, MAX_SEED, Bool, Float, Int, Scalar, Section, check_size
+from ascent.config.fields import (
+    MAX_COUNT,
+    MAX_FLOAT,
+    MAX_SEED,
+    Bool,
+    Float,
+    Int,
+    Scalar,
+    Section,
+    check_size,
+)
 from ascent.config.heldout import check_evaluate
 
 
@@ -40,7 +50,9 @@ class CellOverride(BaseModel):
 class TermOverride(CellOverride):
     """The same for a slot that is a weighted loss term."""
 
-    weight: Float = Field(1.0, ge=0, le=MAX_FLOAT, description="Coefficient of this loss term; unset: the row's.")
+    weight: Float = Field(
+        1.0, ge=0, le=MAX_FLOAT, description="Coefficient of this loss term; unset: the row's."
+    )
 
 
 Cell = Annotated[Annotated[CellOverride, Tag(CELL)] | Disabled, CellOrDisabled]
@@ -61,26 +73,39 @@ class Cells(Section):
     Only the slots in `model_fields_set` count; the defaults mean "as in the row".
     """
 
-    reward_shaping: CellMap = Field({}, description="Reward shaping: function name -> its parameters.")
+    reward_shaping: CellMap = Field(
+        {}, description="Reward shaping: function name -> its parameters."
+    )
     advantage: Cell = Field(CellOverride(), description="Advantage estimator.")
     advantage_norm: Cell = Field(CellOverride(), description="Advantage normalization.")
-    filter: CellMap = Field({}, description="Filters of rollouts and groups: function name -> its parameters.")
+    filter: CellMap = Field(
+        {}, description="Filters of rollouts and groups: function name -> its parameters."
+    )
     rollout_correction: Cell = Field(
-        CellOverride(), description="Importance-sampling correction for sampler and trainer log-probs that differ."
+        CellOverride(),
+        description="Importance-sampling correction for sampler and trainer log-probs that differ.",
     )
     ratio: Cell = Field(
-        CellOverride(), description="Importance ratio of the policy and the sampling policy, per token or per sequence."
+        CellOverride(),
+        description="Importance ratio of the policy and the sampling policy, per token or per sequence.",
     )
-    policy_loss: Cell = Field(CellOverride(), description="Policy loss: how the importance ratio is clipped.")
-    token_weights: CellMap = Field({}, description="Loss weights of tokens or pairs: function name -> its parameters.")
+    policy_loss: Cell = Field(
+        CellOverride(), description="Policy loss: how the importance ratio is clipped."
+    )
+    token_weights: CellMap = Field(
+        {}, description="Loss weights of tokens or pairs: function name -> its parameters."
+    )
     aggregation: Cell = Field(CellOverride(), description="How token losses are aggregated.")
     kl: TermCell = Field(TermOverride(), description="KL loss.")
     kl_controller: Cell = Field(CellOverride(), description="Controller of the KL coefficient.")
     value_loss: TermCell = Field(TermOverride(), description="Value loss of the critic.")
     entropy_bonus: TermCell = Field(TermOverride(), description="Entropy bonus.")
-    extra_losses: CellMap = Field({}, description="Auxiliary losses: function name -> its weight and parameters.")
+    extra_losses: CellMap = Field(
+        {}, description="Auxiliary losses: function name -> its weight and parameters."
+    )
     loss: TermCell = Field(
-        TermOverride(), description="The loss, for algorithms that train on files or on sampled pairs."
+        TermOverride(),
+        description="The loss, for algorithms that train on files or on sampled pairs.",
     )
 
 
@@ -89,17 +114,20 @@ class Model(Section):
 
     policy: str = Field(min_length=1, description="The model to train: a folder or a hub name.")
     reference: str | None = Field(
-        None, description="Reference model of the KL: a folder or a hub name; null: the policy as loaded."
+        None,
+        description="Reference model of the KL: a folder or a hub name; null: the policy as loaded.",
     )
     critic: Literal["separate", "head"] = Field(
         "separate", description="A critic with its own weights, or a value head on the policy."
     )
     critic_from: str | None = Field(
-        None, description="Initial weights of a separate critic, as for policy; null: the reward model, or the policy."
+        None,
+        description="Initial weights of a separate critic, as for policy; null: the reward model, or the policy.",
     )
     reward_model: str | None = Field(None, description="Reward model: a folder or a hub name.")
     teacher: str | None = Field(
-        None, description="Teacher of distillation: a folder or a hub name, with the vocabulary of the policy."
+        None,
+        description="Teacher of distillation: a folder or a hub name, with the vocabulary of the policy.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
@@ -117,12 +145,19 @@ class Model(Section):
     lora: Int | None = Field(
         None, ge=1, le=2**16, description="LoRA rank on every linear layer; null: full fine-tuning."
     )
-    lora_alpha: Float = Field(32.0, gt=0, le=MAX_FLOAT, description="LoRA alpha: the update is scaled by alpha / rank.")
-    quantize: Literal["nf4"] | None = Field(
-        None, description="Store the frozen linear layers under LoRA in 4 bits (QLoRA); null: in dtype."
+    lora_alpha: Float = Field(
+        32.0, gt=0, le=MAX_FLOAT, description="LoRA alpha: the update is scaled by alpha / rank."
     )
-    trust_remote_code: Bool = Field(False, description="Run the code of a model repository, with all your permissions.")
-    routing_replay: Bool = Field(False, description="Train with the experts that were routed to during sampling (MoE).")
+    quantize: Literal["nf4"] | None = Field(
+        None,
+        description="Store the frozen linear layers under LoRA in 4 bits (QLoRA); null: in dtype.",
+    )
+    trust_remote_code: Bool = Field(
+        False, description="Run the code of a model repository, with all your permissions."
+    )
+    routing_replay: Bool = Field(
+        False, description="Train with the experts that were routed to during sampling (MoE)."
+    )
 
 
 class MixEntry(Section):
@@ -135,7 +170,10 @@ class MixEntry(Section):
 class Data(Section):
     """The datasets."""
 
-    train: str = Field(min_length=1, description="Training dataset: a file, a folder, a hub name or a built-in task.")
+    train: str = Field(
+        min_length=1,
+        description="Training dataset: a file, a folder, a hub name or a built-in task.",
+    )
     mix: tuple[MixEntry, ...] = Field(
         (), description="Further training datasets with their shares; train gives the rest."
     )
@@ -144,14 +182,19 @@ class Data(Section):
         description="Evaluation dataset, as for train, or a share of train that is not trained on, such as 5%; null: "
         "no evaluation.",
     )
-    pretraining: str | None = Field(None, description="Pretraining text for the PPO-ptx loss, as for train.")
+    pretraining: str | None = Field(
+        None, description="Pretraining text for the PPO-ptx loss, as for train."
+    )
     centering_data: str | None = Field(
         None,
         description="Examples that a trained reward model scores 0 on average, as for train; null: up to 2048 "
         "chosen answers of train.",
     )
     on_policy_fraction: Float = Field(
-        0.0, ge=0, le=1, description="Share of records whose last answer the student samples (on-policy distillation)."
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of records whose last answer the student samples (on-policy distillation).",
     )
     epochs: Float | None = Field(
         None,
@@ -159,25 +202,33 @@ class Data(Section):
         le=10**6,
         description="Length of a run that trains on files, in place of run.steps; null: run.steps.",
     )
-    batch_size: Int = Field(32, ge=1, le=10**6, description="Records per optimizer step, over all ranks.")
+    batch_size: Int = Field(
+        32, ge=1, le=10**6, description="Records per optimizer step, over all ranks."
+    )
     max_tokens: Int = Field(
         2048,
         ge=2,
         le=MAX_COUNT,
         description="Maximum length of a record in tokens, prompt included; a longer one is invalid.",
     )
-    max_prompt_tokens: Int = Field(1024, ge=1, le=MAX_COUNT, description="Maximum length of a prompt in tokens.")
+    max_prompt_tokens: Int = Field(
+        1024, ge=1, le=MAX_COUNT, description="Maximum length of a prompt in tokens."
+    )
     prompt_overflow: Literal["refuse", "truncate"] = Field(
-        "refuse", description="A longer prompt makes its row invalid, or is truncated by paragraphs from its end."
+        "refuse",
+        description="A longer prompt makes its row invalid, or is truncated by paragraphs from its end.",
     )
     invalid_rows: Literal["fail", "skip"] = Field(
-        "fail", description="Invalid rows fail the run before it starts, or are reported and skipped."
+        "fail",
+        description="Invalid rows fail the run before it starts, or are reported and skipped.",
     )
     train_on: Literal["completion", "assistant", "all"] = Field(
         "assistant", description="Loss mask: the last answer, every assistant turn, or all tokens."
     )
     step_separator: str = Field(
-        "\n", min_length=1, description="Text between the steps of an answer; saved with the process reward model."
+        "\n",
+        min_length=1,
+        description="Text between the steps of an answer; saved with the process reward model.",
     )
     shuffle: Bool = Field(True, description="Shuffle every epoch.")
 
@@ -185,9 +236,13 @@ class Data(Section):
 class Rollouts(Section):
     """Sampling of rollouts."""
 
-    prompts_per_step: Int = Field(32, ge=1, le=10**6, description="Prompts per rollout step, over all ranks.")
+    prompts_per_step: Int = Field(
+        32, ge=1, le=10**6, description="Prompts per rollout step, over all ranks."
+    )
     group_size: Int = Field(8, ge=1, le=10**4, description="Completions per prompt.")
-    max_new_tokens: Int = Field(1024, ge=1, le=MAX_COUNT, description="Maximum length of a completion in tokens.")
+    max_new_tokens: Int = Field(
+        1024, ge=1, le=MAX_COUNT, description="Maximum length of a completion in tokens."
+    )
     temperature: Float = Field(
         1.0,
         ge=1e-6,
@@ -212,13 +267,16 @@ class Rollouts(Section):
         description="How often prompts are resampled for groups that a filter dropped (DAPO); 0: train on the rest.",
     )
     engine: Literal["native", "hf", "vllm", "remote"] = Field(
-        "native", description="Inference engine: in this process (native, hf), or servers (remote: ascent serve; vllm)."
+        "native",
+        description="Inference engine: in this process (native, hf), or servers (remote: ascent serve; vllm).",
     )
     servers: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        (), description="URLs of the servers, such as http://host:8000/v1; empty: one is started on this machine."
+        (),
+        description="URLs of the servers, such as http://host:8000/v1; empty: one is started on this machine.",
     )
     weights_folder: str | None = Field(
-        None, description="Folder that run and servers share, for new weights; null: a folder of the run."
+        None,
+        description="Folder that run and servers share, for new weights; null: a folder of the run.",
     )
     lora_sync: Literal["auto", "adapter", "merged"] = Field(
         "auto",
@@ -226,10 +284,16 @@ class Rollouts(Section):
         "every server takes one.",
     )
     server_timeout: Float = Field(
-        600.0, gt=0, le=86400, description="Seconds until a server's answer is sampled again elsewhere."
+        600.0,
+        gt=0,
+        le=86400,
+        description="Seconds until a server's answer is sampled again elsewhere.",
     )
     server_concurrency: Int = Field(
-        256, ge=1, le=4096, description="Completions that a server samples at a time; others wait for their turn."
+        256,
+        ge=1,
+        le=4096,
+        description="Completions that a server samples at a time; others wait for their turn.",
     )
     max_staleness: Int = Field(
         0, ge=0, le=1000, description="Weight versions that a rollout may be old; 0: synchronous."
@@ -257,8 +321,12 @@ class Reward(PluginSection):
     """One reward function and its weight. Besides its own options it takes those of `rewards.combine`
     (name, weights, gate, clip) and of `rewards.calls` (timeout, on_error)."""
 
-    use: str = Field(min_length=1, description="A built-in name, an entry point, or file.py:function.")
-    weight: Float = Field(1.0, ge=-MAX_FLOAT, le=MAX_FLOAT, description="Weight of this reward in the sum.")
+    use: str = Field(
+        min_length=1, description="A built-in name, an entry point, or file.py:function."
+    )
+    weight: Float = Field(
+        1.0, ge=-MAX_FLOAT, le=MAX_FLOAT, description="Weight of this reward in the sum."
+    )
 
 
 class Environment(PluginSection):
@@ -286,17 +354,33 @@ class Update(Section):
     weight_decay: Float = Field(0.0, ge=0, le=1, description="Decoupled weight decay.")
     adam_beta1: Float = Field(0.9, ge=0, lt=1, description="Decay of AdamW's first moment.")
     adam_beta2: Float = Field(0.999, ge=0, lt=1, description="Decay of AdamW's second moment.")
-    adam_eps: Float = Field(1e-8, gt=0, le=1, description="AdamW's epsilon; RLHF with PPO uses 1e-5.")
-    optimizer_offload: Bool = Field(False, description="Keep AdamW's masters and moments in pinned host memory.")
-    max_grad_norm: Float = Field(1.0, gt=0, le=MAX_FLOAT, description="Gradient clipping by global norm.")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Learning rate schedule after warmup: constant, or decay to 0 at the last step."
+    adam_eps: Float = Field(
+        1e-8, gt=0, le=1, description="AdamW's epsilon; RLHF with PPO uses 1e-5."
     )
-    warmup_steps: Int = Field(0, ge=0, le=MAX_COUNT, description="Linear warmup steps of the learning rate.")
-    epochs: Int = Field(1, ge=1, le=1000, description="Epochs over the rollouts of one step (PPO epochs).")
-    minibatches: Int = Field(1, ge=1, le=10**6, description="Minibatches per epoch, one optimizer step each.")
+    optimizer_offload: Bool = Field(
+        False, description="Keep AdamW's masters and moments in pinned host memory."
+    )
+    max_grad_norm: Float = Field(
+        1.0, gt=0, le=MAX_FLOAT, description="Gradient clipping by global norm."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="Learning rate schedule after warmup: constant, or decay to 0 at the last step.",
+    )
+    warmup_steps: Int = Field(
+        0, ge=0, le=MAX_COUNT, description="Linear warmup steps of the learning rate."
+    )
+    epochs: Int = Field(
+        1, ge=1, le=1000, description="Epochs over the rollouts of one step (PPO epochs)."
+    )
+    minibatches: Int = Field(
+        1, ge=1, le=10**6, description="Minibatches per epoch, one optimizer step each."
+    )
     target_kl: Float | None = Field(
-        None, gt=0, le=MAX_FLOAT, description="Early stopping of a step's epochs: maximum KL from the sampling policy."
+        None,
+        gt=0,
+        le=MAX_FLOAT,
+        description="Early stopping of a step's epochs: maximum KL from the sampling policy.",
     )
     tokens_per_microbatch: Int | None = Field(
         None,
@@ -316,15 +400,23 @@ class Run(Section):
     """Length, checkpoints, evaluation and trackers of a run."""
 
     steps: Int = Field(
-        100, ge=1, le=MAX_COUNT, description="Rollout steps, or optimizer steps for algorithms that train on files."
+        100,
+        ge=1,
+        le=MAX_COUNT,
+        description="Rollout steps, or optimizer steps for algorithms that train on files.",
     )
     save_every: Int = Field(20, ge=1, le=MAX_COUNT, description="Steps between checkpoints.")
     evaluate_every: Int = Field(20, ge=1, le=MAX_COUNT, description="Steps between evaluations.")
     max_ref_kl: Float | None = Field(
-        None, gt=0, le=MAX_FLOAT, description="Stop the run at this KL from the reference, in nats per token (k3)."
+        None,
+        gt=0,
+        le=MAX_FLOAT,
+        description="Stop the run at this KL from the reference, in nats per token (k3).",
     )
     keep: Int = Field(2, ge=1, le=MAX_COUNT, description="Number of last checkpoints to keep.")
-    keep_best: Int = Field(0, ge=0, le=MAX_COUNT, description="Number of best checkpoints to keep besides.")
+    keep_best: Int = Field(
+        0, ge=0, le=MAX_COUNT, description="Number of best checkpoints to keep besides."
+    )
     best_metric: str = Field(
         "loss/total",
         min_length=1,
@@ -346,12 +438,20 @@ class Config(Section):
     seed: Int = Field(0, ge=0, le=MAX_SEED, description="The same seed gives the same bits.")
     model: Model = Field(description="The models.")
     data: Data = Field(description="The datasets.")
-    rewards: tuple[Reward, ...] = Field((), description="Reward functions; their weighted sum is the reward.")
-    env: Environment | None = Field(None, description="Environment of multi-turn rollouts; null: single-turn.")
+    rewards: tuple[Reward, ...] = Field(
+        (), description="Reward functions; their weighted sum is the reward."
+    )
+    env: Environment | None = Field(
+        None, description="Environment of multi-turn rollouts; null: single-turn."
+    )
     rollouts: Rollouts = Field(default_factory=Rollouts, description="Sampling of rollouts.")
     update: Update = Field(default_factory=Update, description="Optimizer and updates.")
-    cells: Cells = Field(default_factory=Cells, description="Overrides of the cells of the algorithm's row.")
-    run: Run = Field(default_factory=Run, description="Length, checkpoints, evaluation and trackers.")
+    cells: Cells = Field(
+        default_factory=Cells, description="Overrides of the cells of the algorithm's row."
+    )
+    run: Run = Field(
+        default_factory=Run, description="Length, checkpoints, evaluation and trackers."
+    )
 
 
 def leaves(section: type[BaseModel] = Config, prefix: str = "") -> dict[str, Any]:

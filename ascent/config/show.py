@@ -24,12 +24,17 @@ def json_schema(algorithms: Iterable[str], vocabulary: Vocabulary) -> dict[str, 
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Ascent recipe"
-    schema["properties"]["algorithm"]["anyOf"] = [{"enum": sorted(algorithms)}, {"pattern": USER_ROW}]
+    schema["properties"]["algorithm"]["anyOf"] = [
+        {"enum": sorted(algorithms)},
+        {"pattern": USER_ROW},
+    ]
     slots = schema["$defs"]["Cells"]["properties"]
     for slot, functions in vocabulary.items():
         texts = {"title": slots[slot].get("title", slot), "description": slots[slot]["description"]}
         slots[slot] = texts | (
-            _multi_cell_slot(slot, functions) if slot in MULTI_CELL_SLOTS else _single_cell_slot(slot, functions)
+            _multi_cell_slot(slot, functions)
+            if slot in MULTI_CELL_SLOTS
+            else _single_cell_slot(slot, functions)
         )
     for unused in ("CellOverride", "TermOverride"):
         schema["$defs"].pop(unused, None)
@@ -40,10 +45,17 @@ def _single_cell_slot(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> 
     """A function with its parameters, or parameters alone for the function of the row."""
     weight = {"weight": WEIGHT} if slot in TERM_SLOTS else {}
     choices = [
-        _object({"use": {"const": name}, **weight, **each["numbers"]}, ["use"]) for name, each in functions.items()
+        _object({"use": {"const": name}, **weight, **each["numbers"]}, ["use"])
+        for name, each in functions.items()
     ]
     numbers = {name: rule for each in functions.values() for name, rule in each["numbers"].items()}
-    return {"anyOf": [*choices, _object({**weight, **{name: {} for name in numbers}}, []), {"const": False}]}
+    return {
+        "anyOf": [
+            *choices,
+            _object({**weight, **{name: {} for name in numbers}}, []),
+            {"const": False},
+        ]
+    }
 
 
 def _multi_cell_slot(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -57,7 +69,11 @@ def _multi_cell_slot(slot: str, functions: Mapping[str, Mapping[str, Any]]) -> d
 
 def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
     needed = {"required": required} if required else {}
-    return {"type": "object", "properties": dict(properties), "additionalProperties": False} | needed
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "additionalProperties": False,
+    } | needed
 
 
 WEIGHT = {"type": "number", "minimum": 0}

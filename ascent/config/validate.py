@@ -86,7 +86,11 @@ def _rule(kind: str, problem: Any) -> str:
     context = problem.get("ctx", {})
     if kind in BOUNDS:
         name, words = BOUNDS[kind]
-        return f"{words} {context[name]}" if isinstance(context[name], int) else f"{words} {context[name]:g}"
+        return (
+            f"{words} {context[name]}"
+            if isinstance(context[name], int)
+            else f"{words} {context[name]:g}"
+        )
     if kind == "literal_error":
         return f"one of {context['expected']}"
     if kind == "string_too_short":
@@ -117,7 +121,11 @@ def hint_for(path: str) -> str:
     if peer_remark(path) and not _in_slot(path):
         return peer_remark(path)
     close = nearest_keys(path)
-    return "did you mean " + " or ".join(close) + "?" if close else "ascent show schema lists every key"
+    return (
+        "did you mean " + " or ".join(close) + "?"
+        if close
+        else "ascent show schema lists every key"
+    )
 
 
 def nearest_keys(path: str) -> list[str]:
@@ -146,7 +154,11 @@ def _similarity(path: str, key: str) -> float:
     last, word = path.rpartition(".")[2], key.rpartition(".")[2]
     initials = "".join(part[0] for part in word.split("_"))
     whole = difflib.SequenceMatcher(None, path, key).ratio()
-    same_word = 1.0 if len(last) > 1 and last == initials else difflib.SequenceMatcher(None, last, word).ratio()
+    same_word = (
+        1.0
+        if len(last) > 1 and last == initials
+        else difflib.SequenceMatcher(None, last, word).ratio()
+    )
     return max(whole, same_word) + whole / 10
 
 
@@ -154,7 +166,11 @@ def _fix(path: str, value: Any) -> str:
     """What to write where a function is chosen by its bare name, or without the list around it."""
     if path.startswith("cells."):
         return _fix_of_cell(path, value)
-    if path.partition("[")[0] not in ("rewards", "env") or "." in path or not isinstance(value, str | dict):
+    if (
+        path.partition("[")[0] not in ("rewards", "env")
+        or "." in path
+        or not isinstance(value, str | dict)
+    ):
         return ""
     name = value if isinstance(value, str) else value.get("use", "NAME")
     return f"; write [{{use: {name}}}]" if path == "rewards" else f"; write {{use: {name}}}"

@@ -38,12 +38,17 @@ class Reader(yaml.SafeLoader):
         mark = self.peek_event().start_mark
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} deep; write it flat", mark)
+            raise yaml.composer.ComposerError(
+                None, None, f"nested more than {MAX_DEPTH} deep; write it flat", mark
+            )
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None and self._size(node) > MAX_VALUES:
             raise yaml.composer.ComposerError(
-                None, None, f"its aliases expand to more than {MAX_VALUES} values; write them out", mark
+                None,
+                None,
+                f"its aliases expand to more than {MAX_VALUES} values; write them out",
+                mark,
             )
         return node
 
@@ -51,7 +56,11 @@ class Reader(yaml.SafeLoader):
         """Number of values in a node. A node that contains itself is refused by the constructor later."""
         if id(node) not in self._sizes and isinstance(node, yaml.CollectionNode):
             self._sizes[id(node)] = 1
-            inside = [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
+            inside = [
+                part
+                for each in node.value
+                for part in (each if isinstance(each, tuple) else (each,))
+            ]
             self._sizes[id(node)] += sum(map(self._size, inside))
         return self._sizes.get(id(node), 1)
 
@@ -61,13 +70,17 @@ class Reader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             mark = key_node.start_mark
             if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} must be a word", mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} must be a word", mark
+                )
             if key == "<<":
                 raise yaml.constructor.ConstructorError(
                     None, None, "merge keys (<<) are not read; write them out", mark
                 )
             if key in mapping:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", mark
+                )
             mapping[key] = self.construct_object(value_node, deep=True)
         return mapping
 
@@ -105,10 +118,14 @@ def read(text: str, origin: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{origin}{line}: not valid YAML: {error.problem or error.context}") from None
+        raise ValueError(
+            f"{origin}{line}: not valid YAML: {error.problem or error.context}"
+        ) from None
     except yaml.reader.ReaderError as error:
         line = f", line {text.count(chr(10), 0, error.position) + 1}"
-        raise ValueError(f"{origin}{line}: not valid YAML: {str(error).splitlines()[0]}; remove it") from None
+        raise ValueError(
+            f"{origin}{line}: not valid YAML: {str(error).splitlines()[0]}; remove it"
+        ) from None
 
 
 def write(value: Any) -> str:

@@ -42,7 +42,9 @@ def schemas_of(name: str) -> tuple[Sequence[Schema], str]:
         return (BENCHMARKS[benchmark], path) if near else (SCHEMAS, name)
     if Path(name).expanduser().exists():
         return SCHEMAS, name
-    raise ValueError(f"{name}: no benchmark is called {benchmark!r}; did you mean {near[0]}:{path}?")
+    raise ValueError(
+        f"{name}: no benchmark is called {benchmark!r}; did you mean {near[0]}:{path}?"
+    )
 
 
 def _has(row: Mapping[str, Any], *names: str) -> bool:
@@ -51,17 +53,24 @@ def _has(row: Mapping[str, Any], *names: str) -> bool:
 
 def _is_gsm8k(row: Mapping[str, Any]) -> bool:
     extra = row.get("extra_info")
-    return _has(row, "question", "answer") or (isinstance(extra, Mapping) and _has(extra, "question", "answer"))
+    return _has(row, "question", "answer") or (
+        isinstance(extra, Mapping) and _has(extra, "question", "answer")
+    )
 
 
 def _read_gsm8k(columns: Columns) -> tuple[str, str]:
     """Question and worked solution."""
     source = columns.row if columns.has("question") else columns.get("extra_info")
     if not isinstance(source, Mapping):
-        raise RowError("type", "extra_info holds no question and answer; every row of this file needs both")
+        raise RowError(
+            "type", "extra_info holds no question and answer; every row of this file needs both"
+        )
     solution = values.text(source.get("answer"), "answer")
     if "####" not in solution:
-        raise RowError("missing", "the answer has no '####', which marks the result in GSM8K; is this another dataset?")
+        raise RowError(
+            "missing",
+            "the answer has no '####', which marks the result in GSM8K; is this another dataset?",
+        )
     return values.text(source.get("question"), "question"), solution
 
 
@@ -75,12 +84,20 @@ def gsm8k_prompt(columns: Columns) -> Prompt:
     answer = solution.rpartition("####")[2].strip().replace(",", "")
     if not answer:
         raise RowError("empty", "nothing follows '####'; every question of GSM8K has a result")
-    return Prompt(columns.id, _make_prompt(question, HASHES), answer, {"benchmark": "gsm8k", "solution": solution})
+    return Prompt(
+        columns.id,
+        _make_prompt(question, HASHES),
+        answer,
+        {"benchmark": "gsm8k", "solution": solution},
+    )
 
 
 def gsm8k_example(columns: Columns) -> Example:
     question, solution = _read_gsm8k(columns)
-    return Example(columns.id, (*_make_prompt(question, HASHES), Message("assistant", CALCULATOR.sub("", solution))))
+    return Example(
+        columns.id,
+        (*_make_prompt(question, HASHES), Message("assistant", CALCULATOR.sub("", solution))),
+    )
 
 
 def gsm8k_calls(columns: Columns) -> Example:
@@ -92,19 +109,29 @@ def gsm8k_calls(columns: Columns) -> Example:
         messages.append(Message("assistant", f"{words}<calculator>{call[1]}</calculator>"))
         messages.append(Message("tool", f"<result>{call[2]}</result>"))
         start = call.end()
-    return Example(columns.id, (*messages, Message("assistant", CALCULATOR.sub("", solution[start:]))))
+    return Example(
+        columns.id, (*messages, Message("assistant", CALCULATOR.sub("", solution[start:])))
+    )
 
 
 def math_prompt(columns: Columns) -> Prompt:
     """Without a bare answer the worked solution is the answer: the reward extracts what is boxed."""
-    info = {name: columns.row[name] for name in ("level", "type", "subject", "solution") if columns.has(name)}
+    info = {
+        name: columns.row[name]
+        for name in ("level", "type", "subject", "solution")
+        if columns.has(name)
+    }
     if columns.has("problem"):
         question = columns.text("problem")
         answer = columns.text("answer" if columns.has("answer") else "solution")
     else:
-        question = values.messages(columns.get("prompt"), "prompt")[-1].content.removesuffix(VERL_INSTRUCTION)
+        question = values.messages(columns.get("prompt"), "prompt")[-1].content.removesuffix(
+            VERL_INSTRUCTION
+        )
         rule = columns.get("reward_model")
-        answer = values.text(rule.get("ground_truth") if isinstance(rule, Mapping) else None, "ground_truth")
+        answer = values.text(
+            rule.get("ground_truth") if isinstance(rule, Mapping) else None, "ground_truth"
+        )
     return Prompt(columns.id, _make_prompt(question, BOXED), answer, {"benchmark": "math", **info})
 
 
@@ -115,8 +142,12 @@ def math_example(columns: Columns) -> Example:
 
 def _make_post(row: Mapping[str, Any]) -> tuple[Message, ...]:
     """The prompt format of the published policies and reward models of this task."""
-    subreddit, title, post = (values.text(row.get(name), name).strip() for name in ("subreddit", "title", "post"))
-    return (Message("user", f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title}\n\nPOST: {post}\n\nTL;DR:"),)
+    subreddit, title, post = (
+        values.text(row.get(name), name).strip() for name in ("subreddit", "title", "post")
+    )
+    return (
+        Message("user", f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title}\n\nPOST: {post}\n\nTL;DR:"),
+    )
 
 
 def _make_summary(text: Any, name: str) -> tuple[Message, ...]:
@@ -131,28 +162,51 @@ def tldr_prompt(columns: Columns) -> Prompt:
 
 
 def tldr_example(columns: Columns) -> Example:
-    return Example(columns.id, (*_make_post(columns.row), *_make_summary(columns.get("summary"), "summary")))
+    return Example(
+        columns.id, (*_make_post(columns.row), *_make_summary(columns.get("summary"), "summary"))
+    )
 
 
 def tldr_pair(columns: Columns) -> Pair:
     info, texts, choice = columns.get("info"), columns.get("summaries"), columns.get("choice")
-    if not isinstance(info, Mapping) or not isinstance(texts, Sequence) or len(texts) != 2 or choice not in (0, 1):
+    if (
+        not isinstance(info, Mapping)
+        or not isinstance(texts, Sequence)
+        or len(texts) != 2
+        or choice not in (0, 1)
+    ):
         raise RowError("type", "a comparison has info, two summaries and a choice of 0 or 1")
-    answers = [_make_summary(each.get("text") if isinstance(each, Mapping) else each, "summaries") for each in texts]
+    answers = [
+        _make_summary(each.get("text") if isinstance(each, Mapping) else each, "summaries")
+        for each in texts
+    ]
     return make_pair(columns, _make_post(info), answers[choice], answers[1 - choice])
 
 
 GSM8K = Schema("question of GSM8K", "prompts", "OpenAI, verl", _is_gsm8k, gsm8k_prompt)
 BENCHMARKS: dict[str, tuple[Schema, ...]] = {
-    "gsm8k": (GSM8K, Schema("question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example)),
+    "gsm8k": (
+        GSM8K,
+        Schema(
+            "question and solution of GSM8K", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_example
+        ),
+    ),
     "gsm8k_calculator": (
         GSM8K,
-        Schema("question of GSM8K and solution with calls", "examples", "OpenAI, verl", _is_gsm8k, gsm8k_calls),
+        Schema(
+            "question of GSM8K and solution with calls",
+            "examples",
+            "OpenAI, verl",
+            _is_gsm8k,
+            gsm8k_calls,
+        ),
     ),
     "math": (
         Schema(
             *("problem of MATH", "prompts", "Hendrycks, MATH-500, verl"),
-            fits=lambda row: _has(row, "problem", "solution") or _has(row, "prompt", "reward_model"),
+            fits=lambda row: (
+                _has(row, "problem", "solution") or _has(row, "prompt", "reward_model")
+            ),
             read=math_prompt,
         ),
         Schema(
@@ -173,7 +227,9 @@ BENCHMARKS: dict[str, tuple[Schema, ...]] = {
             read=tldr_example,
         ),
         Schema(
-            *("post", "prompts", "OpenAI"), fits=lambda row: _has(row, "subreddit", "title", "post"), read=tldr_prompt
+            *("post", "prompts", "OpenAI"),
+            fits=lambda row: _has(row, "subreddit", "title", "post"),
+            read=tldr_prompt,
         ),
         *SCHEMAS,
     ),

@@ -41,7 +41,9 @@ def collate(items: Sequence[Item], first: int = 0) -> Batch:
     """One micro-batch; its items are the groups `first`, `first` + 1, and so on."""
     kinds = {item.kind for item in items}
     if len(kinds) != 1:
-        raise ValueError(f"a micro-batch of {', '.join(sorted(kinds)) or 'nothing'}; it holds records of one kind")
+        raise ValueError(
+            f"a micro-batch of {', '.join(sorted(kinds)) or 'nothing'}; it holds records of one kind"
+        )
     sizes = [len(item.sequences) for item in items]
     group_ids = [number for number, size in enumerate(sizes, first) for _ in range(size)]
     batch = pack([sequence for item in items for sequence in item.sequences], group_ids)
@@ -49,7 +51,9 @@ def collate(items: Sequence[Item], first: int = 0) -> Batch:
     if kind == "pairs":
         batch |= _pairs(items)
     elif kind == "rankings":
-        batch["ranks_B"] = torch.tensor([r for item in items for r in item.ranks or range(len(item.sequences))])
+        batch["ranks_B"] = torch.tensor(
+            [r for item in items for r in item.ranks or range(len(item.sequences))]
+        )
     elif kind == "unpaired":
         batch |= _unpaired(items)
     elif kind == "steps":
@@ -62,8 +66,12 @@ def pack(sequences: Sequence[Rendered], group_ids: Sequence[int]) -> Batch:
     segments = Segments.from_lengths([len(sequence) for sequence in sequences])
     starts_T = segments.broadcast(segments.offsets[:-1])
     return {
-        "tokens_T": torch.from_numpy(np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)),
-        "loss_mask_T": torch.from_numpy(np.concatenate([sequence.loss_mask for sequence in sequences])),
+        "tokens_T": torch.from_numpy(
+            np.concatenate([sequence.tokens for sequence in sequences]).astype(np.int64)
+        ),
+        "loss_mask_T": torch.from_numpy(
+            np.concatenate([sequence.loss_mask for sequence in sequences])
+        ),
         "positions_T": torch.arange(segments.total) - starts_T,
         "segments": segments,
         "groups": Groups.from_ids(list(group_ids)),
@@ -72,7 +80,9 @@ def pack(sequences: Sequence[Rendered], group_ids: Sequence[int]) -> Batch:
 
 def _pairs(items: Sequence[Item]) -> Batch:
     size = len(items[0].sequences)
-    assert all(len(item.sequences) == size for item in items), "some pairs of a step have a gold answer, some have none"
+    assert all(len(item.sequences) == size for item in items), (
+        "some pairs of a step have a gold answer, some have none"
+    )
     first_P = torch.arange(0, size * len(items), size)
     found: Batch = {"chosen_P": first_P, "rejected_P": first_P + 1}
     if size == 3:
@@ -80,7 +90,9 @@ def _pairs(items: Sequence[Item]) -> Batch:
     margins = [item.margin for item in items if item.margin is not None]
     if margins:
         if len(margins) != len(items):
-            raise ValueError(f"{len(margins)} of {len(items)} pairs have a margin; give one to every pair or to none")
+            raise ValueError(
+                f"{len(margins)} of {len(items)} pairs have a margin; give one to every pair or to none"
+            )
         found["margins_P"] = torch.tensor(margins, dtype=torch.float32)
     return found
 
@@ -92,7 +104,9 @@ def _steps(items: Sequence[Item]) -> Batch:
     for start, item in zip([0, *np.cumsum(sizes)], items, strict=False):
         ends = torch.tensor(item.step_ends) + start
         ends_T[ends] = True
-        labels_T[ends] = torch.tensor([torch.nan if label is None else label for label in item.step_labels])
+        labels_T[ends] = torch.tensor(
+            [torch.nan if label is None else label for label in item.step_labels]
+        )
     return {"step_ends_T": ends_T, "step_labels_T": labels_T, "loss_mask_T": ends_T.clone()}
 
 
@@ -100,7 +114,9 @@ def _unpaired(items: Sequence[Item]) -> Batch:
     found: Batch = {"desirable_B": torch.tensor([bool(item.good) for item in items])}
     mismatched = [item.mismatched for item in items if item.mismatched is not None]
     if mismatched:
-        assert len(mismatched) == len(items), "some items of a step have a mismatched sequence and some have none"
+        assert len(mismatched) == len(items), (
+            "some items of a step have a mismatched sequence and some have none"
+        )
         found["mismatched"] = pack(mismatched, range(len(mismatched)))
     return found
 
@@ -134,7 +150,9 @@ def add_mismatched(
     truncated = 0
     for index, item in enumerate(items):
         others = (prompts[(index + step) % len(items)] for step in range(1, len(items)))
-        other = next(each for each in chain(others, spare) if not np.array_equal(each, prompts[index]))
+        other = next(
+            each for each in chain(others, spare) if not np.array_equal(each, prompts[index])
+        )
         own = item.sequences[0]
         excess = max(0, len(other) + len(own) - own.prompt_length - max_tokens)
         truncated += excess > 0
@@ -148,5 +166,7 @@ def _prompt_tokens(item: Item) -> Tokens:
 
 def _replace_prompt(prompt: Tokens, own: Rendered) -> Rendered:
     tokens = np.concatenate([prompt, own.tokens[own.prompt_length :]])
-    loss_mask = np.concatenate([np.zeros(len(prompt), dtype=np.bool_), own.loss_mask[own.prompt_length :]])
+    loss_mask = np.concatenate(
+        [np.zeros(len(prompt), dtype=np.bool_), own.loss_mask[own.prompt_length :]]
+    )
     return Rendered(tokens, loss_mask, len(prompt))

@@ -15,7 +15,13 @@ from ascent.records import Message, Role
 # Role names in use, and ours for them.
 ROLES: dict[str, Role] = {
     **{"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"},
-    **{"human": "user", "gpt": "assistant", "bot": "assistant", "observation": "tool", "tool_response": "tool"},
+    **{
+        "human": "user",
+        "gpt": "assistant",
+        "bot": "assistant",
+        "observation": "tool",
+        "tool_response": "tool",
+    },
 }
 # Keys that change the meaning of a message and that Message cannot hold: refused, never dropped.
 REFUSED_IN_MESSAGES = ("loss", "weight", "reasoning_content", "thinking")
@@ -41,7 +47,9 @@ class Columns:
         """The value of a required column."""
         self.read.add(name)
         if not self.has(name):
-            raise RowError("missing", f"no value in column {name!r}; every row of this file needs one")
+            raise RowError(
+                "missing", f"no value in column {name!r}; every row of this file needs one"
+            )
         return self.row[name]
 
     def optional(self, name: str) -> Any:
@@ -53,19 +61,28 @@ class Columns:
         for name in names:
             if self.has(name):
                 return name
-        raise RowError("missing", f"no value in any of the columns {', '.join(names)}; every row needs one")
+        raise RowError(
+            "missing", f"no value in any of the columns {', '.join(names)}; every row needs one"
+        )
 
     def text(self, name: str) -> str:
         return text(self.get(name), name)
 
     def unread(self) -> dict[str, Any]:
         """Columns that were not read; the reward gets them in Prompt.info."""
-        return {name: value for name, value in self.row.items() if name not in self.read and value is not None}
+        return {
+            name: value
+            for name, value in self.row.items()
+            if name not in self.read and value is not None
+        }
 
     def check_text_only(self) -> None:
         for name in REFUSED_COLUMNS:
             if self.row.get(name) not in (None, [], "", {}):
-                raise RowError("type", f"column {name!r} is set, but only text can be trained on; remove the column")
+                raise RowError(
+                    "type",
+                    f"column {name!r} is set, but only text can be trained on; remove the column",
+                )
 
 
 def text(value: Any, name: str) -> str:
@@ -83,9 +100,13 @@ def check_utf8(value: str, name: str, *, allow_nul: bool = False) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise RowError("encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file") from None
+        raise RowError(
+            "encoding", f"{name} is not UTF-8 near character {error.start}; re-encode the file"
+        ) from None
     if "\0" in value and not allow_nul:
-        raise RowError("encoding", f"{name} holds a NUL byte at character {value.index(chr(0))}; remove it")
+        raise RowError(
+            "encoding", f"{name} holds a NUL byte at character {value.index(chr(0))}; remove it"
+        )
 
 
 def messages(value: Any, name: str) -> tuple[Message, ...]:
@@ -94,9 +115,13 @@ def messages(value: Any, name: str) -> tuple[Message, ...]:
     if isinstance(value, str):
         return (Message("user", text(value, name)),)
     if not isinstance(value, Sequence):
-        raise RowError("type", f"{name} is {_describe(value)}, but it must be text or a list of messages")
+        raise RowError(
+            "type", f"{name} is {_describe(value)}, but it must be text or a list of messages"
+        )
     if not value:
-        raise RowError("empty", f"{name} is an empty list; give it messages, each {MESSAGE}, or remove the row")
+        raise RowError(
+            "empty", f"{name} is an empty list; give it messages, each {MESSAGE}, or remove the row"
+        )
     return tuple(_message(item, f"{name}[{index}]") for index, item in enumerate(value))
 
 
@@ -107,7 +132,10 @@ def answer(value: Any, name: str) -> tuple[Message, ...]:
         return (Message("assistant", text(value, name)),)
     found = messages([value] if isinstance(value, Mapping) else value, name)
     if found[0].role != "assistant":
-        raise RowError("type", f"{name} starts with the role {found[0].role!r}; an answer starts with the assistant's")
+        raise RowError(
+            "type",
+            f"{name} starts with the role {found[0].role!r}; an answer starts with the assistant's",
+        )
     return found
 
 
@@ -117,17 +145,32 @@ def number(value: Any, name: str) -> float:
         try:
             value = float(value)
         except ValueError:
-            raise RowError("type", f"{name} is {_describe(value)}, but it must be a number") from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
-        raise RowError("type", f"{name} is {_describe(value)}, but it must be a finite number, within {LARGEST:g}")
+            raise RowError(
+                "type", f"{name} is {_describe(value)}, but it must be a number"
+            ) from None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -LARGEST <= value <= LARGEST
+    ):
+        raise RowError(
+            "type",
+            f"{name} is {_describe(value)}, but it must be a finite number, within {LARGEST:g}",
+        )
     return float(value)
 
 
 def label(value: Any, name: str) -> bool:
     """true or false, also written as 1 and 0."""
-    found = LABELS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
+    found = (
+        LABELS.get(str(value).strip().lower())
+        if isinstance(value, bool | int | float | str)
+        else None
+    )
     if found is None:
-        raise RowError("type", f"{name} is {_describe(value)}, but it must be true or false (or 1 or 0)")
+        raise RowError(
+            "type", f"{name} is {_describe(value)}, but it must be true or false (or 1 or 0)"
+        )
     return found
 
 
@@ -142,14 +185,22 @@ def _message(item: Any, name: str) -> Message:
         raise RowError("type", f"{name} is {_describe(item)}, but a message is {MESSAGE}")
     for key in REFUSED_IN_MESSAGES:
         if item.get(key) not in (None, [], ""):
-            raise RowError("type", f"{name} has {key!r}, which a plain message cannot hold; remove it or the row")
-    role_key, content_key = ("from", "value") if item.get("from") is not None else ("role", "content")
+            raise RowError(
+                "type",
+                f"{name} has {key!r}, which a plain message cannot hold; remove it or the row",
+            )
+    role_key, content_key = (
+        ("from", "value") if item.get("from") is not None else ("role", "content")
+    )
     role, content = item.get(role_key), item.get(content_key)
     extra = read_extra(item, ROLES.get(str(role), ""), name)
     if content is None and "tool_calls" in extra:
         content = ""
     if role is None or content is None:
-        raise RowError("missing", f"{name} has no {role_key if role is None else content_key!r}; a message needs both")
+        raise RowError(
+            "missing",
+            f"{name} has no {role_key if role is None else content_key!r}; a message needs both",
+        )
     if not isinstance(role, str) or role not in ROLES:
         raise RowError(
             "type",
@@ -167,7 +218,11 @@ def _join_parts(content: Any, name: str) -> Any:
     if not isinstance(content, list):
         return content
     for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if (
+            not isinstance(part, Mapping)
+            or part.get("type") != "text"
+            or not isinstance(part.get("text"), str)
+        ):
             raise RowError("type", f"{name} has a content part that is not text: {_describe(part)}")
     return "".join(part["text"] for part in content)
 

@@ -38,7 +38,11 @@ class Place:
     unit: Literal["line", "row", "item"] = "line"
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.number}" if self.unit == "line" else f"{self.file} {self.unit} {self.number}"
+        return (
+            f"{self.file}:{self.number}"
+            if self.unit == "line"
+            else f"{self.file} {self.unit} {self.number}"
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ class Report:
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
-            raise ValueError(f"invalid_rows={self.policy!r}, but it must be one of {', '.join(get_args(Policy))}")
+            raise ValueError(
+                f"invalid_rows={self.policy!r}, but it must be one of {', '.join(get_args(Policy))}"
+            )
 
     def add(self, place: Place, error: RowError) -> None:
         self.invalid.append(InvalidRow(place, error.kind, str(error)))
@@ -89,7 +95,9 @@ class Report:
             fix = "fix or remove them, or skip them with data.invalid_rows=skip"
             raise ValueError("\n".join([*self.lines(), fix]))
         if kept == 0:
-            raise ValueError("\n".join([*self.lines(), "no valid row is left; there is nothing to train on"]))
+            raise ValueError(
+                "\n".join([*self.lines(), "no valid row is left; there is nothing to train on"])
+            )
         if self.policy != "collect":
             for line in self.lines():
                 log.warning(line)

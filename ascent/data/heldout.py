@@ -34,11 +34,17 @@ def heldout_prompts(loaded: LoadResult, share: float) -> frozenset[str]:
 
 def split(loaded: LoadResult, heldout: frozenset[str]) -> tuple[LoadResult, LoadResult]:
     """The records to train on and the held-out ones."""
-    return _filter(loaded, lambda prompt: prompt not in heldout), _filter(loaded, lambda prompt: prompt in heldout)
+    return _filter(loaded, lambda prompt: prompt not in heldout), _filter(
+        loaded, lambda prompt: prompt in heldout
+    )
 
 
 def _filter(loaded: LoadResult, keep: Callable[[str], bool]) -> LoadResult:
-    places = [place for record, place in zip(loaded.records, loaded.places, strict=True) if keep(_prompt(record))]
+    places = [
+        place
+        for record, place in zip(loaded.records, loaded.places, strict=True)
+        if keep(_prompt(record))
+    ]
     records = [record for record in loaded.records if keep(_prompt(record))]
     return replace(loaded, records=tuple(records), places=tuple(places))
 
@@ -53,4 +59,7 @@ def _prompt(record: Record) -> str:
 
 def _rank(prompt: str) -> float:
     """A number from 0 to 1 that only depends on the text."""
-    return int.from_bytes(hashlib.sha256(prompt.encode(errors="surrogatepass")).digest()[:8], "big") / 2**64
+    return (
+        int.from_bytes(hashlib.sha256(prompt.encode(errors="surrogatepass")).digest()[:8], "big")
+        / 2**64
+    )

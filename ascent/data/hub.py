@@ -45,7 +45,10 @@ def _check_reachable(name: str) -> None:
 
     owner, slash, last = name.rpartition("/")
     cached = owner + slash.replace("/", "___") + camelcase_to_snakecase(last)
-    if datasets.config.HF_HUB_OFFLINE or (Path(datasets.config.HF_DATASETS_CACHE).expanduser() / cached).is_dir():
+    if (
+        datasets.config.HF_HUB_OFFLINE
+        or (Path(datasets.config.HF_DATASETS_CACHE).expanduser() / cached).is_dir()
+    ):
         return
     try:
         HfApi().dataset_info(name, timeout=SECONDS)

@@ -12,7 +12,13 @@ from ascent.data.errors import RowError
 WHITESPACE = re.compile(r"[ \t\r\n]*")
 # A list of objects begins like this, in JSON and as Python prints it.
 LIST_START = re.compile(r"""\s*\[\s*\{\s*(["'])\w+\1\s*:""")
-SPEAKERS = ("system", "human", "gpt", "user", "assistant")  # other lists have "from", too: {"from": "Rome", "to": ...}
+SPEAKERS = (
+    "system",
+    "human",
+    "gpt",
+    "user",
+    "assistant",
+)  # other lists have "from", too: {"from": "Rome", "to": ...}
 ROLES = ("system", "user", "assistant", "tool")
 # What only messages have, where the rest cannot be parsed.
 ROLE_NAME = re.compile(rf"""(["'])role\1\s*:\s*(["'])({"|".join(ROLES)})\2""")
@@ -28,13 +34,19 @@ def parse_json(text: str, at: int = 0) -> tuple[Any, int]:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
         reason = error.msg.removesuffix(" at")
-        raise RowError("syntax", f"not JSON: {reason} at character {error.pos - at}; write one whole object") from None
+        raise RowError(
+            "syntax", f"not JSON: {reason} at character {error.pos - at}; write one whole object"
+        ) from None
     except RecursionError:
-        raise RowError("syntax", "nested too deep to be read; no row needs more than a few levels") from None
+        raise RowError(
+            "syntax", "nested too deep to be read; no row needs more than a few levels"
+        ) from None
     except RowError:
         raise
     except ValueError:  # int() limits the number of digits
-        raise RowError("syntax", "a number has thousands of digits; write a smaller one, or text in quotes") from None
+        raise RowError(
+            "syntax", "a number has thousands of digits; write a smaller one, or text in quotes"
+        ) from None
 
 
 def skip_blank(text: str, at: int) -> int:

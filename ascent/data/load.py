@@ -47,7 +47,11 @@ class LoadResult:
 
 
 def load(
-    name: str, want: RecordKind | None = None, *, invalid_rows: Policy = "fail", given: Iterator[Row] | None = None
+    name: str,
+    want: RecordKind | None = None,
+    *,
+    invalid_rows: Policy = "fail",
+    given: Iterator[Row] | None = None,
 ) -> LoadResult:
     """All records of a dataset. Invalid rows are collected first, then fatal or skipped.
 
@@ -74,13 +78,19 @@ def load(
             report.add(row.place, error)
             continue
         for converted in convert(record, schema.kind, want):
-            records.append(_with_columns(converted, row, benchmark) if isinstance(converted, Prompt) else converted)
+            records.append(
+                _with_columns(converted, row, benchmark)
+                if isinstance(converted, Prompt)
+                else converted
+            )
             places.append(row.place)
     report.finish(len(records))
     kind = want or schema.kind
     remarks = (CONVERSIONS[schema.kind, kind][1],) if kind != schema.kind else ()
     unused = () if kind == "prompts" else tuple(sorted(unread))
-    return LoadResult(name, tuple(records), tuple(places), report, kind, schema.name, unused, remarks)
+    return LoadResult(
+        name, tuple(records), tuple(places), report, kind, schema.name, unused, remarks
+    )
 
 
 class DataName(NamedTuple):
@@ -104,7 +114,9 @@ def parse_name(name: str) -> DataName:
 
 def _with_columns(prompt: Prompt, row: Row, benchmark: bool) -> Prompt:
     """A prompt with its row, for rewards that take columns; a benchmark's answer is the one it is read as."""
-    return replace(prompt, columns={**row.fields, "answer": prompt.answer} if benchmark else row.fields)
+    return replace(
+        prompt, columns={**row.fields, "answer": prompt.answer} if benchmark else row.fields
+    )
 
 
 def _skip_set_aside(stream: Iterator[Row], report: Report) -> Iterator[Row]:
@@ -123,7 +135,9 @@ def from_records(name: str, records: Sequence[Record], kind: RecordKind) -> Load
     if not records:
         raise ValueError(f"{name} gave no records; ask for at least one")
     places = tuple(Place(name, number, "item") for number in range(1, len(records) + 1))
-    return LoadResult(name, tuple(records), places, Report(rows=len(records)), kind, "built-in task")
+    return LoadResult(
+        name, tuple(records), places, Report(rows=len(records)), kind, "built-in task"
+    )
 
 
 def read_rows(name: str) -> Iterator[Row]:
@@ -168,7 +182,9 @@ def check_path(name: str) -> None:
     place = parse_name(name).path
     path, _ = _split_name(place)
     if not path.exists() and (path.suffix in rows.SUFFIXES or place.startswith((".", "/", "~"))):
-        raise ValueError(f"no file or folder at {name}; give a path that exists, a hub name or a built-in task")
+        raise ValueError(
+            f"no file or folder at {name}; give a path that exists, a hub name or a built-in task"
+        )
 
 
 def _split_name(name: str) -> tuple[Path, str | None]:
@@ -181,7 +197,11 @@ def _split_name(name: str) -> tuple[Path, str | None]:
 
 
 def _detect(
-    name: str, head: Sequence[Row], want: RecordKind | None, report: Report, schemas: Sequence[Schema]
+    name: str,
+    head: Sequence[Row],
+    want: RecordKind | None,
+    report: Report,
+    schemas: Sequence[Schema],
 ) -> Schema:
     """The schema that fits the columns which at least half of the first rows fill."""
     good = [row for row in head if row.error is None]
@@ -192,7 +212,9 @@ def _detect(
             report.add(row.place, row.error)
         report.policy = "fail"  # without one valid row there is no schema
         report.finish(0)
-    filled = Counter(column for row in good for column, value in row.fields.items() if value is not None)
+    filled = Counter(
+        column for row in good for column, value in row.fields.items() if value is not None
+    )
     usual = {column for column, count in filled.items() if 2 * count >= len(good)}
     sample = max(good, key=lambda row: sum(row.fields.get(column) is not None for column in usual))
     try:

@@ -37,12 +37,18 @@ class Mixture:
             raise ValueError("an empty mixture; give at least one source")
         names = [stream.name for stream in streams]
         if len(set(names)) != len(names):
-            raise ValueError(f"sources {', '.join(names)}: the same name twice; add their weights, or rename one")
+            raise ValueError(
+                f"sources {', '.join(names)}: the same name twice; add their weights, or rename one"
+            )
         for stream in streams:
             if stream.size < 1:
-                raise ValueError(f"source {stream.name!r} has no records; remove it from the mixture")
+                raise ValueError(
+                    f"source {stream.name!r} has no records; remove it from the mixture"
+                )
             if not (stream.weight > 0 and math.isfinite(stream.weight)):
-                raise ValueError(f"source {stream.name!r} has weight {stream.weight}; weights are above 0 and finite")
+                raise ValueError(
+                    f"source {stream.name!r} has weight {stream.weight}; weights are above 0 and finite"
+                )
         self.streams = tuple(streams)
         self.seed = seed
         self.shuffle = shuffle
@@ -72,7 +78,12 @@ class Mixture:
     def state(self) -> dict[str, Any]:
         """Without names: a file that was moved is the same dataset."""
         streams = [[stream.size, stream.weight] for stream in self.streams]
-        return {"drawn": list(self._drawn), "sizes and weights": streams, "seed": self.seed, "shuffle": self.shuffle}
+        return {
+            "drawn": list(self._drawn),
+            "sizes and weights": streams,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """A dataset may have grown or shrunk since: its epochs are counted in its size of now."""
@@ -88,14 +99,21 @@ class Mixture:
     def _furthest_behind(self) -> int:
         """The first dataset with the largest share * (position + 1) - its own draws."""
         nth = self.position + 1
-        behind = [s.weight / self._total * nth - drawn for s, drawn in zip(self.streams, self._drawn, strict=True)]
+        behind = [
+            s.weight / self._total * nth - drawn
+            for s, drawn in zip(self.streams, self._drawn, strict=True)
+        ]
         return max(range(len(behind)), key=behind.__getitem__)
 
     def _order(self, source: int, epoch: int) -> list[int]:
         cached, order = self._orders.get(source, (-1, []))
         if cached != epoch:
             order = epoch_order(
-                self.streams[source].size, source=source, seed=self.seed, epoch=epoch, shuffle=self.shuffle
+                self.streams[source].size,
+                source=source,
+                seed=self.seed,
+                epoch=epoch,
+                shuffle=self.shuffle,
             )
             self._orders[source] = (epoch, order)
         return order
@@ -108,9 +126,14 @@ def _order_of(state: dict[str, Any]) -> dict[str, Any]:
     return {"shares": shares, "seed": state["seed"], "shuffle": state["shuffle"]}
 
 
-def epoch_order(size: int, *, source: int, seed: int, epoch: int, shuffle: bool = True) -> list[int]:
+def epoch_order(
+    size: int, *, source: int, seed: int, epoch: int, shuffle: bool = True
+) -> list[int]:
     """The indices of one epoch, sorted by a hash; in file order without `shuffle`."""
     if not shuffle:
         return list(range(size))
     key = f"{seed}/{source}/{epoch}/".encode()
-    return sorted(range(size), key=lambda index: hashlib.blake2b(key + str(index).encode(), digest_size=8).digest())
+    return sorted(
+        range(size),
+        key=lambda index: hashlib.blake2b(key + str(index).encode(), digest_size=8).digest(),
+    )

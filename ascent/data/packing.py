@@ -73,7 +73,9 @@ def _assign(items: Sequence[Sized], count: int) -> list[list[int]]:
 
 def packing_stats(batches: Sequence[Sequence[Item]], *, multiple: int = 1) -> PackingStats:
     """`multiple` is the tile size to which the tokens of a micro-batch are rounded up."""
-    lengths = [[len(sequence) for item in batch for sequence in item.sequences] for batch in batches]
+    lengths = [
+        [len(sequence) for item in batch for sequence in item.sequences] for batch in batches
+    ]
     return PackingStats(
         real=sum(map(sum, lengths)),
         computed=sum(_round_up(sum(each), multiple) for each in lengths),

@@ -22,7 +22,10 @@ GOLD = ("gold", "reference")  # the second is TRL's, for TPO
 RATINGS = ("ratings", "scores", "overall_scores")
 RANKS = ("ranks", "rank", "ranking")
 TEXT_KEYS = ("response", "answer", "text", "completion", "content")
-REPEATED, TIED = "answers left out because they are repeated", "pairs of tied answers, which hold no preference"
+REPEATED, TIED = (
+    "answers left out because they are repeated",
+    "pairs of tied answers, which hold no preference",
+)
 LABEL_COLUMNS = ("label", "score")
 RATING_KEYS = ("overall_score", "rating", "score")
 
@@ -41,14 +44,19 @@ def make_pair(columns: Columns, prompt: Turns, chosen: Any, rejected: Any) -> Pa
     prompt, won, lost = (*prompt, *won[:shared]), won[shared:], lost[shared:]
     if not won or not lost:
         raise RowError(
-            "type", "one answer is the beginning of the other conversation; both need an answer of their own"
+            "type",
+            "one answer is the beginning of the other conversation; both need an answer of their own",
         )
     for name, turns in (("chosen", won), ("rejected", lost)):
         if turns[0].role != "assistant":
-            raise RowError("type", f"{name} differs from its partner in the {turns[0].role}'s turn; a pair shares them")
+            raise RowError(
+                "type",
+                f"{name} differs from its partner in the {turns[0].role}'s turn; a pair shares them",
+            )
     if not any(message.role == "user" for message in prompt):
         raise RowError(
-            "missing", "no prompt: give a column 'prompt', or let both conversations start with the question"
+            "missing",
+            "no prompt: give a column 'prompt', or let both conversations start with the question",
         )
     raw = columns.optional("margin")
     margin = None if raw is None else values.number(raw, "margin")
@@ -62,7 +70,10 @@ def _read_gold(columns: Columns, prompt: Turns) -> str | None:
         return None
     _, turns = _split_prompt(_read_turns(columns.get(name), name), name, prompt)
     if len(turns) != 1 or turns[0].role != "assistant":
-        raise RowError("type", f"{name} holds {len(turns)} messages; a gold answer is one turn of the assistant")
+        raise RowError(
+            "type",
+            f"{name} holds {len(turns)} messages; a gold answer is one turn of the assistant",
+        )
     return turns[0].content
 
 
@@ -105,7 +116,10 @@ def _split_prompt(turns: Turns, name: str, prompt: Turns) -> tuple[Turns, Turns]
         )
     has_text = [any(message.content.strip() for message in each) for each in (own, system)]
     if all(has_text) and not _is_same(own[0], system[0]):
-        raise RowError("type", f"{name} has another system message than the prompt of its row; give the same, or one")
+        raise RowError(
+            "type",
+            f"{name} has another system message than the prompt of its row; give the same, or one",
+        )
     return (*(own if has_text[0] or not system else system), *asked), rest[len(asked) :]
 
 
@@ -115,7 +129,11 @@ def _split_system(turns: Turns) -> tuple[Turns, Turns]:
 
 
 def _is_same(one: Message, other: Message) -> bool:
-    return (one.role, one.content.strip(), one.extra) == (other.role, other.content.strip(), other.extra)
+    return (one.role, one.content.strip(), one.extra) == (
+        other.role,
+        other.content.strip(),
+        other.extra,
+    )
 
 
 def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:
@@ -124,16 +142,25 @@ def make_ranking(columns: Columns, prompt: Prompt, column: str) -> Ranking:
     Answers with equal rank or rating are tied; their pairs are counted. An answer that is there twice is kept once.
     """
     items = values.as_list(columns.get(column), column)
-    answers = [values.answer(_answer_text(item), f"{column}[{index}]") for index, item in enumerate(items)]
+    answers = [
+        values.answer(_answer_text(item), f"{column}[{index}]") for index, item in enumerate(items)
+    ]
     ranks = _read_ranks(columns, column, items)
     if len(ranks) != len(answers):
-        raise RowError("type", f"{len(answers)} answers but {len(ranks)} ranks or ratings; give one for each")
+        raise RowError(
+            "type", f"{len(answers)} answers but {len(ranks)} ranks or ratings; give one for each"
+        )
     if len(answers) < 2:
-        raise RowError("missing", f"{column} has {len(answers)} answer(s); a ranking compares at least 2")
+        raise RowError(
+            "missing", f"{column} has {len(answers)} answer(s); a ranking compares at least 2"
+        )
     found: dict[Turns, float] = {}
     for rank, answer in sorted(zip(ranks, answers, strict=True), key=lambda each: each[0]):
         if found.setdefault(answer, rank) != rank:
-            raise RowError("equal", f"{column} holds the same answer twice with different ratings; remove one of them")
+            raise RowError(
+                "equal",
+                f"{column} holds the same answer twice with different ratings; remove one of them",
+            )
     places = sorted(set(found.values()))
     if len(places) < 2:
         raise RowError("equal", f"all {len(answers)} answers have the same rating; remove the row")
@@ -156,7 +183,10 @@ def _read_ranks(columns: Columns, column: str, items: list[Any]) -> list[float]:
         for name in names:
             if columns.has(name):
                 numbers = values.as_list(columns.get(name), name)
-                return [sign * values.number(each, f"{name}[{index}]") for index, each in enumerate(numbers)]
+                return [
+                    sign * values.number(each, f"{name}[{index}]")
+                    for index, each in enumerate(numbers)
+                ]
     if column == "ranked":
         return [float(index) for index in range(len(items))]
     if all(isinstance(item, Mapping) for item in items):
@@ -164,7 +194,10 @@ def _read_ranks(columns: Columns, column: str, items: list[Any]) -> list[float]:
             if all(item.get(key) is not None for item in items):
                 return [sign * values.number(item[key], f"{column}.{key}") for item in items]
     wanted = ", ".join((*RATINGS[:2], RANKS[0]))
-    raise RowError("missing", f"{column} has no order: add a column {wanted}, or name the column 'ranked' (best first)")
+    raise RowError(
+        "missing",
+        f"{column} has no order: add a column {wanted}, or name the column 'ranked' (best first)",
+    )
 
 
 def make_unpaired(columns: Columns, prompt: Prompt, answer: Turns) -> UnpairedExample:

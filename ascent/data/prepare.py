@@ -39,7 +39,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.prompt_overflow not in ("refuse", "truncate"):
-            raise ValueError(f"prompt_overflow={self.prompt_overflow!r}, but it must be refuse or truncate")
+            raise ValueError(
+                f"prompt_overflow={self.prompt_overflow!r}, but it must be refuse or truncate"
+            )
         if self.max_prompt_tokens < 1 or self.max_tokens < 2:
             raise ValueError(
                 f"max_prompt_tokens={self.max_prompt_tokens}, max_tokens={self.max_tokens}: a prompt has at least 1 "
@@ -55,7 +57,9 @@ class Item:
     sequences: tuple[Rendered, ...]
     margin: float | None = None
     good: bool | None = None
-    ranks: tuple[int, ...] = ()  # of a ranking's answers; equal ones are ties, and () is a strict order
+    ranks: tuple[
+        int, ...
+    ] = ()  # of a ranking's answers; equal ones are ties, and () is a strict order
     mismatched: Rendered | None = None
     step_ends: tuple[int, ...] = ()  # the token where each step is scored
     step_labels: tuple[float | None, ...] = ()
@@ -94,7 +98,9 @@ def prepare(
     def render(record: Record) -> Item:
         if strict_order and isinstance(record, Ranking):
             record = _without_ties(record, report)
-        return render_record(fit_prompt(record, renderer, limits, report), renderer, limits, gold=gold)
+        return render_record(
+            fit_prompt(record, renderer, limits, report), renderer, limits, gold=gold
+        )
 
     items = _render_all(loaded, report, render)
     _check_margins(loaded.name, items)
@@ -135,16 +141,22 @@ def _render_all(loaded: LoadResult, report: Report, render: Callable[[Record], _
     return found
 
 
-def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: bool = False) -> Item:
+def render_record(
+    record: Record, renderer: Renderer, limits: Limits, *, gold: bool = False
+) -> Item:
     """One record as an item; RowError where it is too long."""
     if isinstance(record, Example):
         item = Item("examples", (renderer.example(record.messages),))
     elif isinstance(record, UnpairedExample):
-        item = Item("unpaired", (renderer.answer(record.prompt.messages, record.answer),), good=record.good)
+        item = Item(
+            "unpaired", (renderer.answer(record.prompt.messages, record.answer),), good=record.good
+        )
     elif isinstance(record, Pair):
         answers = (record.chosen, record.rejected, *((_gold(record),) if gold else ()))
         item = Item(
-            "pairs", tuple(renderer.answer(record.prompt.messages, each) for each in answers), margin=record.margin
+            "pairs",
+            tuple(renderer.answer(record.prompt.messages, each) for each in answers),
+            margin=record.margin,
         )
     elif isinstance(record, Ranking):
         sequences = tuple(renderer.answer(record.prompt.messages, each) for each in record.answers)
@@ -174,7 +186,13 @@ def render_record(record: Record, renderer: Renderer, limits: Limits, *, gold: b
 
 def _check_differ(item: Item) -> None:
     """RowError where answers that are compared have the same tokens; a gold answer may equal the chosen one."""
-    compared = item.sequences[:2] if item.kind == "pairs" else item.sequences if item.kind == "rankings" else ()
+    compared = (
+        item.sequences[:2]
+        if item.kind == "pairs"
+        else item.sequences
+        if item.kind == "rankings"
+        else ()
+    )
     ranks = item.ranks or range(len(compared))
     found: dict[bytes, int] = {}
     for sequence, rank in zip(compared, ranks, strict=False):
@@ -194,7 +212,10 @@ def _without_ties(record: Ranking, report: Report) -> Ranking:
 
 def _gold(record: Pair) -> tuple[Message, ...]:
     if record.prompt.answer is None:
-        raise RowError("missing", "no gold answer, which this algorithm needs with every pair; add a column 'gold'")
+        raise RowError(
+            "missing",
+            "no gold answer, which this algorithm needs with every pair; add a column 'gold'",
+        )
     return (Message("assistant", record.prompt.answer),)
 
 
@@ -211,15 +232,21 @@ def fit_prompt(record: Record, renderer: Renderer, limits: Limits, report: Repor
             reserved = f", {limits.answer_tokens} of them for the answer (rollouts.max_new_tokens)"
             rule = f"the model holds {renderer.context}{reserved if limits.answer_tokens else ''}; shorten the prompt"
         raise RowError(
-            "long", f"a prompt of {length} tokens, but {rule}, or truncate long prompts (data.prompt_overflow=truncate)"
+            "long",
+            f"a prompt of {length} tokens, but {rule}, or truncate long prompts (data.prompt_overflow=truncate)",
         )
     try:
-        messages, truncation = fit_messages(prompt, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end)
+        messages, truncation = fit_messages(
+            prompt, lambda m: _fits(m, renderer, limits), keep_end=limits.keep_end
+        )
     except RowError:
         raise
     except ValueError as error:
         raise RowError("long", str(error)) from None
-    report.notes["prompts truncated" + (" inside a paragraph" if truncation.characters else " at a paragraph")] += 1
+    report.notes[
+        "prompts truncated"
+        + (" inside a paragraph" if truncation.characters else " at a paragraph")
+    ] += 1
     return _with_prompt(record, messages)
 
 

@@ -32,12 +32,22 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ascent.data.errors import RowError
 from ascent.data.steps import SEPARATOR, drop_blank_steps, join_steps, step_ends
-from ascent.data.template import FIX, PROBE, Opening, check_answer, find_opening, find_unwritten, opened_answer
+from ascent.data.template import (
+    FIX,
+    PROBE,
+    Opening,
+    check_answer,
+    find_opening,
+    find_unwritten,
+    opened_answer,
+)
 from ascent.data.tools import check_parts, parts_in, rendered_parts, template_input
 from ascent.records import Message
 
 TrainOn = Literal["completion", "assistant", "all"]
-THOUGHT = f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop the reasoning of earlier turns
+THOUGHT = (
+    f"<think>\n{PROBE}\n</think>\n\n{PROBE}"  # some templates drop the reasoning of earlier turns
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +92,13 @@ class Renderer:
         check_content: bool = True,
     ) -> None:
         if train_on not in get_args(TrainOn):
-            raise ValueError(f"train_on={train_on!r}, but it must be one of {', '.join(get_args(TrainOn))}")
+            raise ValueError(
+                f"train_on={train_on!r}, but it must be one of {', '.join(get_args(TrainOn))}"
+            )
         if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token, so no answer can end; set tokenizer.eos_token")
+            raise ValueError(
+                "the tokenizer has no EOS token, so no answer can end; set tokenizer.eos_token"
+            )
         self.tokenizer = tokenizer
         self.train_on = train_on
         self.step_separator = step_separator
@@ -93,9 +107,12 @@ class Renderer:
         self._unwritten: dict[tuple[object, ...], int | None] = {}
         self._eos: str = str(tokenizer.eos_token)
         if self._encode(self._eos) != [tokenizer.eos_token_id]:
-            raise ValueError(f"EOS {self._eos!r} is not one token in this tokenizer; add it as a special token")
+            raise ValueError(
+                f"EOS {self._eos!r} is not one token in this tokenizer; add it as a special token"
+            )
         self._special = sorted(
-            {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | {self._eos}
+            {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+            | {self._eos}
         )
         self._control_tokens = re.compile("|".join(map(re.escape, self._special)))
         self._bos = str(tokenizer.bos_token) if _sets_bos(tokenizer) else ""
@@ -116,16 +133,24 @@ class Renderer:
                 f"EOS is {self._eos!r}, but the template ends turns with {self._end!r}: sampling stops at both"
             )
         if not self.has_template:
-            notes.append("no chat template (a base model): contents are concatenated, EOS after every answer")
+            notes.append(
+                "no chat template (a base model): contents are concatenated, EOS after every answer"
+            )
         if self.tokenizer.pad_token_id == self.tokenizer.eos_token_id:
-            notes.append("pad equals EOS, which is safe here: the loss mask does not depend on ids, and EOS has a loss")
+            notes.append(
+                "pad equals EOS, which is safe here: the loss mask does not depend on ids, and EOS has a loss"
+            )
         return notes
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens a sampler continues."""
         self._check(messages)
         self._check_written(messages, generation_prompt=True)
-        text = self._template(messages, generation_prompt=True) if self.has_template else self._concat(messages)
+        text = (
+            self._template(messages, generation_prompt=True)
+            if self.has_template
+            else self._concat(messages)
+        )
         return tuple(self._encode(text))
 
     def between_turns(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -144,7 +169,9 @@ class Renderer:
         if not self.has_template:
             return tuple(self._encode("".join(message.content for message in messages[last + 1 :])))
         self._check_written(messages, generation_prompt=True)
-        probed = [Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages]
+        probed = [
+            Message("assistant", THOUGHT) if each.role == "assistant" else each for each in messages
+        ]
         before = self._template(probed[: last + 1])
         end = self._trim_turn(before).length
         full = self._template(probed, generation_prompt=True)
@@ -158,7 +185,9 @@ class Renderer:
 
     def escape_control_tokens(self, text: str) -> str:
         """The text with a space inside each control token, for replies of tools and games."""
-        escaped = {token: f"{token[0]} {token[1:]}" if len(token) > 1 else "" for token in self._special}
+        escaped = {
+            token: f"{token[0]} {token[1:]}" if len(token) > 1 else "" for token in self._special
+        }
         found = 1
         while found:  # again, because the parts can form new control tokens
             text, found = self._control_tokens.subn(lambda token: escaped[token[0]], text)
@@ -176,14 +205,23 @@ class Renderer:
 
     def answer(self, prompt: Sequence[Message], answer: Sequence[Message]) -> Rendered:
         """A prompt with one answer; the loss covers the assistant turns of the answer, whatever `train_on` is."""
-        trained = [len(prompt) + index for index, message in enumerate(answer) if message.role == "assistant"]
+        trained = [
+            len(prompt) + index
+            for index, message in enumerate(answer)
+            if message.role == "assistant"
+        ]
         return self._tokenize(self._spans((*prompt, *answer), trained), train_all=False)
 
-    def steps(self, prompt: Sequence[Message], steps: Sequence[str]) -> tuple[Rendered, tuple[int, ...]]:
+    def steps(
+        self, prompt: Sequence[Message], steps: Sequence[str]
+    ) -> tuple[Rendered, tuple[int, ...]]:
         """An answer in steps, and the token where each is scored; two steps at one token are a RowError."""
         found = self.split_steps(prompt, join_steps(steps, self.step_separator))
         if len(set(found.token_ends)) != len(found.token_ends):
-            raise RowError("special", "two steps end in one token of this tokenizer; join them, or lengthen one")
+            raise RowError(
+                "special",
+                "two steps end in one token of this tokenizer; join them, or lengthen one",
+            )
         return found.rendered, found.token_ends
 
     def split_steps(self, prompt: Sequence[Message], text: str) -> SteppedAnswer:
@@ -191,20 +229,29 @@ class Renderer:
         last character of its separator, the last step at the end of the answer."""
         original, text = text, drop_blank_steps(text, self.step_separator)
         answer = (Message("assistant", text),)
-        rendered, spans = self.answer(prompt, answer), self._spans((*prompt, *answer), [len(prompt)])
+        rendered, spans = (
+            self.answer(prompt, answer),
+            self._spans((*prompt, *answer), [len(prompt)]),
+        )
         # Tokenized as in `_tokenize`: the answer by itself, or with the prompt.
         shown = spans[-1].text if self._can_concat else "".join(span.text for span in spans)
         kept = text if text in spans[-1].text else text.strip()  # some templates strip the content
         if kept not in spans[-1].text:
-            raise RowError("type", "the chat template changes the answer, so its steps cannot be found in it")
+            raise RowError(
+                "type", "the chat template changes the answer, so its steps cannot be found in it"
+            )
         start = shown.rindex(kept) - (len(text) - len(text.lstrip()) if kept != text else 0)
-        offsets = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        offsets = self.tokenizer(shown, add_special_tokens=False, return_offsets_mapping=True)[
+            "offset_mapping"
+        ]
         char_ends = step_ends(original, self.step_separator)
         separators = [start + end for end in step_ends(text, self.step_separator)[:-1]]
         tokens: dict[int, int] = {}
         # Several tokens can cover a character of several bytes; the last one completes it.
         for index, (first, last) in enumerate(offsets):
-            tokens |= dict.fromkeys(separators[bisect_right(separators, first) : bisect_right(separators, last)], index)
+            tokens |= dict.fromkeys(
+                separators[bisect_right(separators, first) : bisect_right(separators, last)], index
+            )
         if len(tokens) < len(separators):
             raise RowError(
                 "special",
@@ -218,10 +265,19 @@ class Renderer:
         """Prompt and answer text; `answers` are the indices of the messages that have a loss."""
         self._check(messages)
         if not answers or answers[-1] != len(messages) - 1:
-            raise RowError("missing", f"the last message is the {messages[-1].role}'s; it must be the assistant's")
+            raise RowError(
+                "missing",
+                f"the last message is the {messages[-1].role}'s; it must be the assistant's",
+            )
         if messages[0].role == "assistant":
-            raise RowError("type", "the conversation starts with the assistant; it must start with a question")
-        return self._template_spans(messages, answers) if self.has_template else self._plain_spans(messages, answers)
+            raise RowError(
+                "type", "the conversation starts with the assistant; it must start with a question"
+            )
+        return (
+            self._template_spans(messages, answers)
+            if self.has_template
+            else self._plain_spans(messages, answers)
+        )
 
     def _plain_spans(self, messages: Sequence[Message], answers: Sequence[int]) -> list[Span]:
         spans = [Span(self._bos, False)]
@@ -251,7 +307,9 @@ class Renderer:
             position = len(before) + turn.length
         return spans
 
-    def _opened_turn(self, messages: Sequence[Message], index: int, before: str, full: str) -> _Turn:
+    def _opened_turn(
+        self, messages: Sequence[Message], index: int, before: str, full: str
+    ) -> _Turn:
         """The last answer, where the generation prompt opens it and the template writes it otherwise."""
         if index < len(messages) - 1:
             raise RowError(
@@ -259,7 +317,12 @@ class Renderer:
                 f"the chat template changes the text before message {index} once more messages follow, so its "
                 "answer cannot be located; train on the last answer only (train_on: completion)",
             )
-        text = opened_answer(messages[index], before, full, self._opening.opened, check=self.check_content) + self._end
+        text = (
+            opened_answer(
+                messages[index], before, full, self._opening.opened, check=self.check_content
+            )
+            + self._end
+        )
         return _Turn(text, len(text))
 
     def _trim_turn(self, turn: str) -> _Turn:
@@ -268,20 +331,26 @@ class Renderer:
         if found >= 0:
             return _Turn(turn[: found + len(self._end)], found + len(self._end))
         stripped = turn.rstrip()
-        if stripped.endswith(tuple(self._special)):  # some templates end tool calls with another token
+        if stripped.endswith(
+            tuple(self._special)
+        ):  # some templates end tool calls with another token
             return _Turn(stripped, len(stripped))
         content = turn.removesuffix(self._tail)
         return _Turn(content + self._end, len(content))
 
     def _tokenize(self, spans: Sequence[Span], *, train_all: bool) -> Rendered:
-        tokens, is_answer = self._tokenize_separately(spans) if self._can_concat else self._tokenize_jointly(spans)
+        tokens, is_answer = (
+            self._tokenize_separately(spans) if self._can_concat else self._tokenize_jointly(spans)
+        )
         loss_mask = np.array(is_answer, dtype=np.bool_)
         prompt_length = int(loss_mask.argmax())
         if train_all:
             loss_mask[:] = True
         loss_mask[0] = False
         if not loss_mask.any():
-            raise RowError("empty", "no token has a loss: a text of one token has nothing to predict it from")
+            raise RowError(
+                "empty", "no token has a loss: a text of one token has nothing to predict it from"
+            )
         return Rendered(np.array(tokens, dtype=np.int32), loss_mask, prompt_length)
 
     def _tokenize_separately(self, spans: Sequence[Span]) -> tuple[list[int], list[bool]]:
@@ -300,9 +369,14 @@ class Renderer:
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         is_answer: list[bool] = []
         for start, end in encoded["offset_mapping"]:
-            chars = char_is_answer[start:end] or char_is_answer[start : start + 1] or [is_answer[-1]]
+            chars = (
+                char_is_answer[start:end] or char_is_answer[start : start + 1] or [is_answer[-1]]
+            )
             if len(set(chars)) != 1:
-                raise RowError("special", "a token spans the border of prompt and answer; end the prompt differently")
+                raise RowError(
+                    "special",
+                    "a token spans the border of prompt and answer; end the prompt differently",
+                )
             is_answer.append(chars[0])
         return list(encoded["input_ids"]), is_answer
 
@@ -310,7 +384,9 @@ class Renderer:
         if wanted := parts_in(messages):
             check_parts(wanted, self._tool_parts, self.tokenizer.name_or_path or "this tokenizer")
         for message in messages:
-            found = self._control_tokens.search(message.content) or self._control_tokens.search(message.extra)
+            found = self._control_tokens.search(message.content) or self._control_tokens.search(
+                message.extra
+            )
             if found is not None:
                 raise RowError(
                     "special",
@@ -322,7 +398,10 @@ class Renderer:
         """RowError where the template leaves out a message; rendered once for conversations of the same roles."""
         if not self.has_template or not self.check_content:
             return
-        shape = (generation_prompt, *((each.role, bool(each.extra), bool(each.content.strip())) for each in messages))
+        shape = (
+            generation_prompt,
+            *((each.role, bool(each.extra), bool(each.content.strip())) for each in messages),
+        )
         if shape not in self._unwritten:
             render = partial(self._template, generation_prompt=generation_prompt)
             self._unwritten[shape] = find_unwritten(messages, render)
@@ -350,14 +429,17 @@ class Renderer:
                 )
             )
         except Exception as error:  # a template can raise anything
-            raise RowError("type", f"the chat template refuses this conversation: {error}") from error
+            raise RowError(
+                "type", f"the chat template refuses this conversation: {error}"
+            ) from error
 
     def _turn_end(self) -> tuple[str, str]:
         """The text that the template writes after an assistant turn, and its first special token (default EOS)."""
         if not self.has_template:
             return "", self._eos
         probe = self._template(
-            (Message("user", PROBE), Message("assistant", f"{PROBE} {PROBE}")), generation_prompt=False
+            (Message("user", PROBE), Message("assistant", f"{PROBE} {PROBE}")),
+            generation_prompt=False,
         )
         tail = probe.rpartition(PROBE)[2]
         ends = [(tail.find(token), token) for token in self._special if token in tail]
@@ -384,6 +466,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         found = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"no tokenizer in {name!r}: {reason}; give a model's folder or a hub name") from None
+        raise ValueError(
+            f"no tokenizer in {name!r}: {reason}; give a model's folder or a hub name"
+        ) from None
     assert isinstance(found, PreTrainedTokenizerBase)
     return found

@@ -21,8 +21,26 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 # A CSV cell of these columns holds JSON where it starts like this.
 JSON_STARTS = ("[", "{")
 JSON_COLUMNS = {
-    *("messages", "conversations", "conversation", "rejected_messages", "history", "responses", "completions"),
-    *("answers", "ranked", "ratings", "scores", "ranks", "reward_model", "extra_info", "labels", "tools"),
+    *(
+        "messages",
+        "conversations",
+        "conversation",
+        "rejected_messages",
+        "history",
+        "responses",
+        "completions",
+    ),
+    *(
+        "answers",
+        "ranked",
+        "ratings",
+        "scores",
+        "ranks",
+        "reward_model",
+        "extra_info",
+        "labels",
+        "tools",
+    ),
 }
 LONGEST_CELL = 2**30  # Python's default is 128 KiB, which long documents exceed
 MAYBE_CHAT = {"prompt", "completion", "chosen", "rejected"}
@@ -36,7 +54,14 @@ MAGIC = {
     b"\xfe\xff": "UTF-16; save it as UTF-8",
 }
 # Splits that the names of files mention, and how their longer forms go on: validation.
-SPLITS = {"train": "ing", "test": "ing", "valid": "ation", "val": "id|idation", "eval": "uation", "dev": ""}
+SPLITS = {
+    "train": "ing",
+    "test": "ing",
+    "valid": "ation",
+    "val": "id|idation",
+    "eval": "uation",
+    "dev": "",
+}
 
 
 class Row(NamedTuple):
@@ -90,7 +115,9 @@ def _parse_line(line: str, place: Place) -> Row:
         check_utf8(line, "the line")
         found, end = parse_json(line, skip_blank(line, 0))
         if skip_blank(line, end) < len(line):
-            raise RowError("syntax", f"not JSON: trailing text at character {end}; write one object per line")
+            raise RowError(
+                "syntax", f"not JSON: trailing text at character {end}; write one object per line"
+            )
     except RowError as error:
         return Row(place, {}, error)
     return _as_row(found, place)
@@ -99,8 +126,14 @@ def _parse_line(line: str, place: Place) -> Row:
 def _as_row(found: Any, place: Place) -> Row:
     if isinstance(found, dict):
         return Row(place, found)
-    kind = {list: "a list", str: "text", bool: "true or false", type(None): "null"}.get(type(found), "a number")
-    return Row(place, {}, RowError("type", f'{kind}, but a row is an object such as {{"prompt": "...", ...}}'))
+    kind = {list: "a list", str: "text", bool: "true or false", type(None): "null"}.get(
+        type(found), "a number"
+    )
+    return Row(
+        place,
+        {},
+        RowError("type", f'{kind}, but a row is an object such as {{"prompt": "...", ...}}'),
+    )
 
 
 def _json(path: Path, shown: str) -> Iterator[Row]:
@@ -119,14 +152,19 @@ def _json(path: Path, shown: str) -> Iterator[Row]:
             check_utf8(text[at:end], f"row {number}")
             at = skip_blank(text, end)
             if not text.startswith((",", "]"), at):
-                raise RowError("syntax", "not JSON: a comma or ] is missing after a row; the file may be cut off")
+                raise RowError(
+                    "syntax",
+                    "not JSON: a comma or ] is missing after a row; the file may be cut off",
+                )
         except RowError as error:
             raise ValueError(f"{shown}:{text.count(chr(10), 0, at) + 1}: {error}") from None
         yield _as_row(found, Place(shown, number, "row"))
         more = text[at] == ","
         at = skip_blank(text, at + 1) if more else at
     if skip_blank(text, at + 1) < len(text):
-        raise ValueError(f"{shown}: not JSON: trailing text after the list; a .json file is one list of objects")
+        raise ValueError(
+            f"{shown}: not JSON: trailing text after the list; a .json file is one list of objects"
+        )
 
 
 def _parse_single(text: str, shown: str) -> list[Row]:
@@ -146,7 +184,9 @@ def _csv(path: Path, shown: str) -> Iterator[Row]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise ValueError(f"{shown}:{start}: not CSV: {error}; quote cells that hold quotes or line ends") from None
+            raise ValueError(
+                f"{shown}:{start}: not CSV: {error}; quote cells that hold quotes or line ends"
+            ) from None
         if cells is None:
             return
         place, start = Place(shown, start), reader.line_num + 1
@@ -160,7 +200,9 @@ def _csv(path: Path, shown: str) -> Iterator[Row]:
 def _check_header(header: list[str], place: Place) -> None:
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"{place}: the column name {twice!r} is given twice; rename or remove one of the columns")
+        raise ValueError(
+            f"{place}: the column name {twice!r} is given twice; rename or remove one of the columns"
+        )
     if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
         raise ValueError(f"{place}: one column named {header[0]!r}; separate columns by commas")
     try:
@@ -196,7 +238,10 @@ def _parse_cell(name: str, cell: str) -> Any:
     except RowError as error:
         raise RowError(error.kind, f"column {name!r}: {error}") from None
     if skip_blank(cell, end) < len(cell):
-        raise RowError("syntax", f"column {name!r}: not JSON: trailing text at character {end}; it holds one list")
+        raise RowError(
+            "syntax",
+            f"column {name!r}: not JSON: trailing text at character {end}; it holds one list",
+        )
     return found
 
 
@@ -211,7 +256,9 @@ def _parquet(path: Path, shown: str) -> Iterator[Row]:
     datasets = _datasets()
     # Streaming makes no copy in a cache and keeps the order of the file.
     options = {"data_files": str(path), "split": "train", "streaming": True}
-    yield from table_rows(_open_dataset(shown, lambda: datasets.load_dataset("parquet", **options)), shown)
+    yield from table_rows(
+        _open_dataset(shown, lambda: datasets.load_dataset("parquet", **options)), shown
+    )
 
 
 def _open_dataset(shown: str, load: Callable[[], Any]) -> Any:
@@ -239,7 +286,9 @@ def table_rows(table: Any, shown: str) -> Iterator[Row]:
         for number, item in enumerate(table, 1):
             yield Row(Place(shown, number, "row"), dict(item))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{shown} row {number + 1} or later: not UTF-8 ({error.reason}); re-encode the file") from None
+        raise ValueError(
+            f"{shown} row {number + 1} or later: not UTF-8 ({error.reason}); re-encode the file"
+        ) from None
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(f"{shown} row {number + 1} or later", error) from None
 
@@ -251,10 +300,14 @@ def read_saved_dataset(folder: Path, shown: str, split: str | None) -> Iterator[
     if isinstance(found, datasets.DatasetDict):
         name = split or "train"
         if name not in found:
-            raise ValueError(f"{shown} has no split {name!r}; it has {', '.join(found)}: add @SPLIT to the name")
+            raise ValueError(
+                f"{shown} has no split {name!r}; it has {', '.join(found)}: add @SPLIT to the name"
+            )
         found = found[name]
     elif split is not None:
-        raise ValueError(f"{shown} is one dataset without splits, but @{split} was given; leave it out")
+        raise ValueError(
+            f"{shown} is one dataset without splits, but @{split} was given; leave it out"
+        )
     return table_rows(found, shown)
 
 
@@ -265,14 +318,24 @@ def is_saved_dataset(folder: Path) -> bool:
 def files_of_folder(folder: Path, shown: str, split: str | None) -> list[tuple[Path, str]]:
     """Data files below a folder, sorted by name: those of the split, or all where no name mentions a split."""
     every = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    below = [(path, path.relative_to(folder).as_posix()) for path in every if not path.name.endswith("_info.json")]
-    inside = [(path, name) for path, name in below if "/." not in f"/{name}"]  # editors keep old copies there
+    below = [
+        (path, path.relative_to(folder).as_posix())
+        for path in every
+        if not path.name.endswith("_info.json")
+    ]
+    inside = [
+        (path, name) for path, name in below if "/." not in f"/{name}"
+    ]  # editors keep old copies there
     if not inside:
         raise ValueError(f"{shown} holds no data file; put {', '.join(SUFFIXES)} files there")
     wanted = split or "train"
     stems = [_stem(name) for _, name in inside]
     every_stem = frozenset(stems)
-    named = [each for each, stem in zip(inside, stems, strict=True) if _is_of_split(stem, wanted.lower(), every_stem)]
+    named = [
+        each
+        for each, stem in zip(inside, stems, strict=True)
+        if _is_of_split(stem, wanted.lower(), every_stem)
+    ]
     if split is not None and not named:  # asked for by name, so trainsft may be meant
         begins = re.compile(rf"(?<![a-z]){re.escape(wanted.lower())}")
         named = [each for each, stem in zip(inside, stems, strict=True) if begins.search(stem)]
@@ -281,7 +344,9 @@ def files_of_folder(folder: Path, shown: str, split: str | None) -> list[tuple[P
     has_splits = any(_is_of_split(stem, word, every_stem) for stem in stems for word in SPLITS)
     if split is not None or has_splits:
         names = ", ".join(name for _, name in inside[:5])
-        raise ValueError(f"{shown} has no file for the split {wanted!r}, only {names}; add @SPLIT to the name")
+        raise ValueError(
+            f"{shown} has no file for the split {wanted!r}, only {names}; add @SPLIT to the name"
+        )
     return inside
 
 
@@ -293,8 +358,18 @@ def _stem(name: str) -> str:
 def _is_of_split(stem: str, split: str, stems: Set[str]) -> bool:
     """The split is a word of the name: contests and constraints name none. It may end a longer word where some name is
     there with two splits: gsm8ktrain next to gsm8ktest, and then mathtrain too."""
-    if re.search(rf"(?<![a-z]){re.escape(split)}({SPLITS.get(split, '')})?(s|set|data)?(?![a-z])", stem):
+    if re.search(
+        rf"(?<![a-z]){re.escape(split)}({SPLITS.get(split, '')})?(s|set|data)?(?![a-z])", stem
+    ):
         return True
-    ends = {each.removesuffix(word): word for each in stems for word in SPLITS if each.endswith(word)}
-    twice = any(f"{name}{other}" in stems for name, word in ends.items() if name for other in SPLITS if other != word)
+    ends = {
+        each.removesuffix(word): word for each in stems for word in SPLITS if each.endswith(word)
+    }
+    twice = any(
+        f"{name}{other}" in stems
+        for name, word in ends.items()
+        if name
+        for other in SPLITS
+        if other != word
+    )
     return twice and stem.endswith(split)

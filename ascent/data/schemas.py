@@ -50,7 +50,10 @@ def read_record(schema: Schema, columns: Columns) -> Record:
     if tools in (None, [], ""):
         return record
     if schema.read is read_text:
-        raise RowError("type", "column 'tools' is set, but plain text offers no tools; give messages, or remove it")
+        raise RowError(
+            "type",
+            "column 'tools' is set, but plain text offers no tools; give messages, or remove it",
+        )
     added = read_tools(tools)
     if isinstance(record, Example | Prompt):
         return replace(record, messages=add_tools(record.messages, added))
@@ -71,7 +74,9 @@ def read_question(columns: Columns) -> Messages:
     name = columns.first(QUESTIONS)
     found = values.messages(columns.get(name), name)
     if name == "instruction" and columns.optional("input"):
-        found = (Message("user", f"{found[0].content}\n{values.text(columns.get('input'), 'input')}"),)
+        found = (
+            Message("user", f"{found[0].content}\n{values.text(columns.get('input'), 'input')}"),
+        )
     return (*_read_system(columns), *_read_history(columns), *found)
 
 
@@ -89,8 +94,13 @@ def read_conversation(columns: Columns) -> Messages:
 def _split_round(item: Any, name: str) -> list[dict[str, Any]]:
     """ms-swift's ShareGPT form: one {human, assistant} per round."""
     if not isinstance(item, Mapping) or item.get("human") is None or item.get("assistant") is None:
-        raise RowError("missing", f"a round of {name} has no 'human' or no 'assistant'; it needs both")
-    return [{"role": "user", "content": item["human"]}, {"role": "assistant", "content": item["assistant"]}]
+        raise RowError(
+            "missing", f"a round of {name} has no 'human' or no 'assistant'; it needs both"
+        )
+    return [
+        {"role": "user", "content": item["human"]},
+        {"role": "assistant", "content": item["assistant"]},
+    ]
 
 
 def _read_system(columns: Columns) -> Messages:
@@ -103,7 +113,9 @@ def _read_history(columns: Columns) -> Messages:
     for index, item in enumerate(values.as_list(columns.optional("history") or [], "history")):
         turns = values.as_list(item, f"history[{index}]")
         if len(turns) != 2:
-            raise RowError("type", f"history[{index}] has {len(turns)} entries; each is [question, answer]")
+            raise RowError(
+                "type", f"history[{index}] has {len(turns)} entries; each is [question, answer]"
+            )
         found.append(Message("user", values.text(turns[0], f"history[{index}][0]")))
         found.append(Message("assistant", values.text(turns[1], f"history[{index}][1]")))
     return tuple(found)
@@ -116,7 +128,10 @@ def _read_completion(columns: Columns) -> Messages:
 
 def _split_last_answer(messages: Messages) -> tuple[Messages, Messages]:
     if messages[-1].role != "assistant":
-        raise RowError("missing", f"the last message is the {messages[-1].role}'s; it must be the assistant's answer")
+        raise RowError(
+            "missing",
+            f"the last message is the {messages[-1].role}'s; it must be the assistant's answer",
+        )
     return messages[:-1], messages[-1:]
 
 
@@ -154,7 +169,9 @@ def read_chat_pair(columns: Columns) -> Pair:
     rejected = values.messages(columns.get("rejected_messages"), "rejected_messages")
     _split_last_answer(rejected)  # raises where the assistant does not come last
     # A whole conversation, which may differ before the last answer; both may start with the assistant's greeting.
-    if rejected[0].role != "assistant" or (conversation[0].role == "assistant" and len(rejected) > 1):
+    if rejected[0].role != "assistant" or (
+        conversation[0].role == "assistant" and len(rejected) > 1
+    ):
         roles = [message.role for message in conversation]
         first = roles.index("assistant", roles.index("user")) if "user" in roles else len(prompt)
         prompt, chosen = conversation[:first], conversation[first:]
@@ -162,7 +179,9 @@ def read_chat_pair(columns: Columns) -> Pair:
 
 
 def read_ranking(columns: Columns) -> Ranking:
-    return make_ranking(columns, Prompt(columns.id, read_question(columns)), columns.first(RESPONSES))
+    return make_ranking(
+        columns, Prompt(columns.id, read_question(columns)), columns.first(RESPONSES)
+    )
 
 
 def read_unpaired(columns: Columns) -> UnpairedExample:
@@ -181,7 +200,11 @@ def read_steps(columns: Columns) -> StepExample:
     labels = values.as_list(columns.get("labels"), "labels")
     texts = tuple(values.text(step, f"completions[{index}]") for index, step in enumerate(steps))
     right = tuple(
-        None if label is None else float(label) if isinstance(label, bool) else values.number(label, f"labels[{index}]")
+        None
+        if label is None
+        else float(label)
+        if isinstance(label, bool)
+        else values.number(label, f"labels[{index}]")
         for index, label in enumerate(labels)
     )
     return StepExample(Prompt(columns.id, read_question(columns)), texts, right)
@@ -215,7 +238,10 @@ def _read_ground_truth(columns: Columns) -> str | None:
 def read_extra_info(columns: Columns) -> Example:
     """verl's math files hold question and worked solution in extra_info."""
     if not _has_extra_info(columns.row):
-        raise RowError("missing", "extra_info has no 'question' or no 'answer'; every row of this file needs both")
+        raise RowError(
+            "missing",
+            "extra_info has no 'question' or no 'answer'; every row of this file needs both",
+        )
     extra = columns.get("extra_info")
     prompt = values.messages(extra["question"], "extra_info.question")
     return Example(columns.id, (*prompt, *values.answer(extra["answer"], "extra_info.answer")))
@@ -223,16 +249,24 @@ def read_extra_info(columns: Columns) -> Example:
 
 def _has_extra_info(row: Row) -> bool:
     extra = row.get("extra_info")
-    return isinstance(extra, Mapping) and extra.get("question") is not None and extra.get("answer") is not None
+    return (
+        isinstance(extra, Mapping)
+        and extra.get("question") is not None
+        and extra.get("answer") is not None
+    )
 
 
 def _has_chat_pair(row: Row) -> bool:
-    return _has_any(row, CONVERSATIONS) and _has_any(row, ("rejected_response", "rejected_messages"))
+    return _has_any(row, CONVERSATIONS) and _has_any(
+        row, ("rejected_response", "rejected_messages")
+    )
 
 
 def _has_steps(row: Row) -> bool:
     lists = [row.get(name) for name in ("completions", "labels")]
-    return _has_any(row, QUESTIONS) and all(isinstance(each, Sequence) and not isinstance(each, str) for each in lists)
+    return _has_any(row, QUESTIONS) and all(
+        isinstance(each, Sequence) and not isinstance(each, str) for each in lists
+    )
 
 
 def _has_completion(row: Row) -> bool:
@@ -242,7 +276,9 @@ def _has_completion(row: Row) -> bool:
 def _has_label(row: Row) -> bool:
     """Next to an answer, `label` says good or bad; next to a prompt alone it is the ground truth."""
     value = _first_value(row, LABEL_COLUMNS)
-    return isinstance(value, bool | int | float | str) and str(value).strip().lower() in values.LABELS
+    return (
+        isinstance(value, bool | int | float | str) and str(value).strip().lower() in values.LABELS
+    )
 
 
 def _ends_with_assistant(row: Row) -> bool:
@@ -272,7 +308,9 @@ SCHEMAS = (
     Schema("a question, its steps and their labels", "steps", "TRL", _has_steps, read_steps),
     Schema(
         *("a question and several answers", "rankings", "Ascent, UltraFeedback, Nectar"),
-        fits=lambda row: _has_any(row, QUESTIONS) and isinstance(_first_value(row, RESPONSES), Sequence),
+        fits=lambda row: (
+            _has_any(row, QUESTIONS) and isinstance(_first_value(row, RESPONSES), Sequence)
+        ),
         read=read_ranking,
     ),
     Schema(
@@ -287,7 +325,9 @@ SCHEMAS = (
     ),
     Schema(
         *("messages", "examples", "TRL, verl, OpenRLHF, ms-swift"),
-        fits=lambda row: _ends_with_assistant(row) and not _has_label(row) and not _has_chat_pair(row),
+        fits=lambda row: (
+            _ends_with_assistant(row) and not _has_label(row) and not _has_chat_pair(row)
+        ),
         read=read_chat,
     ),
     Schema(
@@ -301,7 +341,9 @@ SCHEMAS = (
         fits=lambda row: _has_any(row, QUESTIONS) or _has_any(row, CONVERSATIONS),
         read=read_prompt,
     ),
-    Schema("extra_info with question and answer", "examples", "verl", _has_extra_info, read_extra_info),
+    Schema(
+        "extra_info with question and answer", "examples", "verl", _has_extra_info, read_extra_info
+    ),
     # Last, so only where unpaired data is asked for: a label with a wrong value is then reported row by row.
     Schema(
         *("a question, an answer and a label", "unpaired", "TRL, OpenRLHF"),

@@ -36,12 +36,18 @@ class FileSource:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}, but a step takes at least 1 record")
-        shares = list(weights) if weights is not None else [float(len(each.items)) for each in prepared]
+        shares = (
+            list(weights) if weights is not None else [float(len(each.items)) for each in prepared]
+        )
         if len(shares) != len(prepared):
-            raise ValueError(f"{len(shares)} weights for {len(prepared)} sources; give one for each")
+            raise ValueError(
+                f"{len(shares)} weights for {len(prepared)} sources; give one for each"
+            )
         kinds = sorted({item.kind for each in prepared for item in each.items})
         if len(kinds) != 1:
-            raise ValueError(f"a mixture of {', '.join(kinds)}; one algorithm learns from records of one kind")
+            raise ValueError(
+                f"a mixture of {', '.join(kinds)}; one algorithm learns from records of one kind"
+            )
         self.kind = kinds[0]
         with_margins = sorted({item.margin is not None for each in prepared for item in each.items})
         if len(with_margins) > 1:
@@ -51,8 +57,14 @@ class FileSource:
             )
         self._items = [each.items for each in prepared]
         self._share = shares[0] / math.fsum(shares)
-        self._spare = two_distinct_prompts(chain.from_iterable(self._items)) if self.kind == "unpaired" else None
-        streams = [Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)]
+        self._spare = (
+            two_distinct_prompts(chain.from_iterable(self._items))
+            if self.kind == "unpaired"
+            else None
+        )
+        streams = [
+            Stream(each.name, len(each.items), w) for each, w in zip(prepared, shares, strict=True)
+        ]
         self.mixture = Mixture(streams, seed=seed, shuffle=shuffle)
         self._batch_size, self._rewrite = batch_size, rewrite
         self._budget = tokens_per_microbatch
@@ -65,13 +77,19 @@ class FileSource:
 
     def next(self, step: int) -> list[Batch]:
         if self._step is not None and step <= self._step:
-            raise ValueError(f"step {step} was already given (the last was {self._step}); load_state goes back")
+            raise ValueError(
+                f"step {step} was already given (the last was {self._step}); load_state goes back"
+            )
         self._step = step
-        items = [self._items[draw.source][draw.record] for draw in self.mixture.take(self._batch_size)]
+        items = [
+            self._items[draw.source][draw.record] for draw in self.mixture.take(self._batch_size)
+        ]
         if self._rewrite is not None:
             items = self._rewrite(items, step)
         if self._spare is not None:
-            items, truncated = add_mismatched(items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare)
+            items, truncated = add_mismatched(
+                items, max_tokens=min(self._max_tokens, self._budget), spare=self._spare
+            )
             self.truncated_mismatched += truncated
         batches = split_microbatches(items, self._budget, ranks=self._ranks)
         self.packing = packing_stats(batches)
@@ -108,7 +126,12 @@ class FileSource:
 
 
 def single_pass(
-    items: Sequence[Item], *, tokens_per_microbatch: int, max_tokens: int, mismatched: bool = True, ranks: int = 1
+    items: Sequence[Item],
+    *,
+    tokens_per_microbatch: int,
+    max_tokens: int,
+    mismatched: bool = True,
+    ranks: int = 1,
 ) -> list[Batch]:
     """Every item once, in micro-batches, for evaluation. Scoring needs no mismatched sequences."""
     if mismatched and items and items[0].kind == "unpaired":

@@ -34,7 +34,9 @@ def join_steps(steps: Sequence[str], separator: str) -> str:
     """The answer of these steps; RowError where splitting it gives other steps."""
     blank = next((index for index, step in enumerate(steps) if not step.strip()), None)
     if blank is not None:
-        raise RowError("empty", f"step {blank} has no text, so no answer is split there; leave it out")
+        raise RowError(
+            "empty", f"step {blank} has no text, so no answer is split there; leave it out"
+        )
     text = separator.join(steps)
     if text.split(separator) != list(steps):
         index = next((index for index, step in enumerate(steps) if separator in step), None)

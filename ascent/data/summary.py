@@ -58,10 +58,16 @@ def summarize(values: Sequence[int]) -> LengthStats:
 
 def histogram(columns: Mapping[str, Sequence[int]]) -> list[tuple[int, int, dict[str, int]]]:
     """(from, to, count per column), in bins that double in width."""
-    bins = {name: Counter(value.bit_length() for value in values) for name, values in columns.items()}
+    bins = {
+        name: Counter(value.bit_length() for value in values) for name, values in columns.items()
+    }
     used = sorted({bin_ for counts in bins.values() for bin_ in counts})
     return [
-        (2 ** (bin_ - 1) if bin_ else 0, 2**bin_ - 1, {name: counts[bin_] for name, counts in bins.items()})
+        (
+            2 ** (bin_ - 1) if bin_ else 0,
+            2**bin_ - 1,
+            {name: counts[bin_] for name, counts in bins.items()},
+        )
         for bin_ in range(used[0], used[-1] + 1)
     ]
 

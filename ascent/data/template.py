@@ -15,7 +15,9 @@ from ascent.data.errors import RowError
 from ascent.records import Message
 
 PROBE = "probe"
-OPENED = re.compile(r"[^\w\s/]\w[\w:]*[^\w\s/]\s*$")  # <think>, [THINK]: closed by </think>, [/THINK]
+OPENED = re.compile(
+    r"[^\w\s/]\w[\w:]*[^\w\s/]\s*$"
+)  # <think>, [THINK]: closed by </think>, [/THINK]
 Render = Callable[[Sequence[Message]], str]
 FIX = "move it into a message that the template writes, or use another template"
 
@@ -31,7 +33,9 @@ def find_unwritten(messages: Sequence[Message], render: Render) -> int | None:
         for index, message in enumerate(messages)
         if message.role != "assistant" and message.content.strip()
     }
-    marked = [replace(each, content=marks.get(index, each.content)) for index, each in enumerate(messages)]
+    marked = [
+        replace(each, content=marks.get(index, each.content)) for index, each in enumerate(messages)
+    ]
     text = render(marked).lower()
     return next((index for index, mark in marks.items() if mark not in text), None)
 

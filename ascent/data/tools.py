@@ -27,9 +27,14 @@ def read_extra(item: Mapping[str, Any], role: str, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if item.get("tool_calls") not in (None, [], ""):
         if role != "assistant":
-            raise RowError("type", f"{name} has 'tool_calls', but its role is {role}; only the assistant calls tools")
+            raise RowError(
+                "type",
+                f"{name} has 'tool_calls', but its role is {role}; only the assistant calls tools",
+            )
         calls = _parse(item["tool_calls"], f"{name}.tool_calls")
-        found["tool_calls"] = [_call(each, f"{name}.tool_calls[{index}]") for index, each in enumerate(calls)]
+        found["tool_calls"] = [
+            _call(each, f"{name}.tool_calls[{index}]") for index, each in enumerate(calls)
+        ]
     if role == "tool":
         found |= {key: str(item[key]) for key in REPLY_KEYS if item.get(key) not in (None, "")}
     return found
@@ -68,20 +73,39 @@ def template_input(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], l
 
 def parts_in(messages: Sequence[Message]) -> set[str]:
     """Which of PARTS a conversation has. Replies count where tools or calls are with them."""
-    found = {key for message in messages if message.extra for key in json.loads(message.extra)} & PARTS.keys()
-    return found | {"reply"} if found and any(message.role == "tool" for message in messages) else found
+    found = {
+        key for message in messages if message.extra for key in json.loads(message.extra)
+    } & PARTS.keys()
+    return (
+        found | {"reply"}
+        if found and any(message.role == "tool" for message in messages)
+        else found
+    )
 
 
 def rendered_parts(render: Callable[[Sequence[Message]], str]) -> frozenset[str]:
     """Which of PARTS a chat template writes; RowError if it refuses the probe."""
     arguments = {"probe_key": "probe_value"}
-    call = {"id": "call00000", "type": "function", "function": {"name": "probe_call", "arguments": arguments}}
-    parameters = {"type": "object", "properties": {"probe_key": {"type": "string", "description": "probe"}}}
-    tool = {"name": "probe_tool", "description": "probe", "parameters": {**parameters, "required": ["probe_key"]}}
+    call = {
+        "id": "call00000",
+        "type": "function",
+        "function": {"name": "probe_call", "arguments": arguments},
+    }
+    parameters = {
+        "type": "object",
+        "properties": {"probe_key": {"type": "string", "description": "probe"}},
+    }
+    tool = {
+        "name": "probe_tool",
+        "description": "probe",
+        "parameters": {**parameters, "required": ["probe_key"]},
+    }
     messages = (
         Message("user", "probe", write_extra({"tools": [{"type": "function", "function": tool}]})),
         Message("assistant", "", write_extra({"tool_calls": [call]})),
-        Message("tool", "probe_reply", write_extra({"name": "probe_call", "tool_call_id": "call00000"})),
+        Message(
+            "tool", "probe_reply", write_extra({"name": "probe_call", "tool_call_id": "call00000"})
+        ),
         Message("assistant", "probe"),
     )
     try:
@@ -95,9 +119,14 @@ def rendered_parts(render: Callable[[Sequence[Message]], str]) -> frozenset[str]
 def check_parts(wanted: Set[str], rendered: Set[str] | None, tokenizer: str) -> None:
     """RowError for parts that the template does not write; `rendered` is None without a template."""
     if rendered is None:
-        raise RowError("type", f"tools need a chat template, and {tokenizer} has none; use an instruct model")
+        raise RowError(
+            "type", f"tools need a chat template, and {tokenizer} has none; use an instruct model"
+        )
     if missing := [PARTS[each] for each in PARTS if each in wanted - rendered]:
-        raise RowError("type", f"the chat template of {tokenizer} does not write {' and '.join(missing)}; {FIX}")
+        raise RowError(
+            "type",
+            f"the chat template of {tokenizer} does not write {' and '.join(missing)}; {FIX}",
+        )
 
 
 def _call(item: Any, name: str) -> dict[str, Any]:
@@ -109,10 +138,17 @@ def _call(item: Any, name: str) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments)
         except json.JSONDecodeError as error:
-            raise RowError("syntax", f"{name}: the arguments are not JSON ({error.msg}); write an object") from None
+            raise RowError(
+                "syntax", f"{name}: the arguments are not JSON ({error.msg}); write an object"
+            ) from None
     if arguments is not None and not isinstance(arguments, Mapping):
-        raise RowError("type", f"{name}: the arguments are {arguments!r:.60}, but they must be an object")
-    found = {"type": "function", "function": {"name": function["name"], "arguments": _without_nulls(arguments or {})}}
+        raise RowError(
+            "type", f"{name}: the arguments are {arguments!r:.60}, but they must be an object"
+        )
+    found = {
+        "type": "function",
+        "function": {"name": function["name"], "arguments": _without_nulls(arguments or {})},
+    }
     return {"id": str(item["id"]), **found} if item.get("id") is not None else found
 
 
@@ -121,7 +157,9 @@ def _parse(value: Any, name: str) -> list[Any]:
         try:
             value = json.loads(value)
         except json.JSONDecodeError as error:
-            raise RowError("syntax", f"{name} is text that is not JSON ({error.msg}); write a list") from None
+            raise RowError(
+                "syntax", f"{name} is text that is not JSON ({error.msg}); write a list"
+            ) from None
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise RowError("type", f"{name} is {value!r:.60}, but it must be a list")
     return list(value)

@@ -24,7 +24,9 @@ class Truncation(NamedTuple):
 def fit(text: str, fits: Callable[[str], bool], *, keep_end: str = "") -> Truncation:
     """The longest beginning of `text` that fits by whole paragraphs, or else by characters."""
     if keep_end and not text.endswith(keep_end):
-        raise ValueError(f"keep_end={keep_end!r}, but the text ends with {text[-len(keep_end) :]!r}")
+        raise ValueError(
+            f"keep_end={keep_end!r}, but the text ends with {text[-len(keep_end) :]!r}"
+        )
     body = text[: len(text) - len(keep_end)]
     if fits(body + keep_end):
         return Truncation(text, 0, 0)
@@ -37,7 +39,9 @@ def fit(text: str, fits: Callable[[str], bool], *, keep_end: str = "") -> Trunca
         return Truncation(body + keep_end, dropped, 0)
     length = _longest_fit(body, lambda part: fits(part + keep_end))
     if length == 0:
-        raise ValueError(f"not even one character of {text[:40]!r} fits; raise the limit of prompt tokens")
+        raise ValueError(
+            f"not even one character of {text[:40]!r} fits; raise the limit of prompt tokens"
+        )
     return Truncation(body[:length] + keep_end, dropped, len(body) - length)
 
 

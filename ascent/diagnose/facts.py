@@ -85,7 +85,9 @@ class Facts:
         """None for a curve of fewer than four values."""
         return change_of(self.values(name))
 
-    def first_step(self, name: str, holds: Callable[[float], bool], *, in_a_row: int = 1) -> int | None:
+    def first_step(
+        self, name: str, holds: Callable[[float], bool], *, in_a_row: int = 1
+    ) -> int | None:
         """The first step at which a condition holds for that many values in a row."""
         curve = self.curve(name)
         for place in range(len(curve) - in_a_row + 1):
@@ -125,7 +127,13 @@ class Facts:
     @cached_property
     def score(self) -> str | None:
         """The metric that says how good the run is: held-out truth, held-out reward, or the reward in training."""
-        names = ("eval/reward/correct", "eval/reward/mean", "eval/preference/accuracy", "reward/correct", "reward/mean")
+        names = (
+            "eval/reward/correct",
+            "eval/reward/mean",
+            "eval/preference/accuracy",
+            "reward/correct",
+            "reward/mean",
+        )
         return next((name for name in names if len(self.values(name)) > 1), None)
 
     def quarter(self, *, last: bool) -> list[Sample]:
@@ -183,9 +191,15 @@ def scored(samples: Sequence[Sample]) -> list[Sample]:
     return [each for each in samples if each.get("reward") is not None]
 
 
-def reward_correlation(samples: Sequence[Sample], feature: Callable[[Sample], float | None]) -> float:
+def reward_correlation(
+    samples: Sequence[Sample], feature: Callable[[Sample], float | None]
+) -> float:
     """How far a feature explains the reward, over all scored samples."""
-    pairs = [(value, float(each["reward"])) for each in scored(samples) if (value := feature(each)) is not None]
+    pairs = [
+        (value, float(each["reward"]))
+        for each in scored(samples)
+        if (value := feature(each)) is not None
+    ]
     return correlation(pairs)
 
 
@@ -197,7 +211,10 @@ def marker_of(samples: Sequence[Sample]) -> tuple[str, float]:
     found = ("", 0.0)
     for word, count in counts.most_common(200):
         if 3 <= count <= len(known) - 3:
-            pairs = [(float(word in own), float(each["reward"])) for own, each in zip(words, known, strict=True)]
+            pairs = [
+                (float(word in own), float(each["reward"]))
+                for own, each in zip(words, known, strict=True)
+            ]
             found = max(found, (word, correlation(pairs)), key=lambda each: each[1])
     return found
 
@@ -215,7 +232,9 @@ def disagreement(samples: Sequence[Sample]) -> tuple[float, int]:
     """
     same: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
     for each in scored(samples):
-        same[each["step"], each["id"], each["completion"], each.get("stop")].append(float(each["reward"]))
+        same[each["step"], each["id"], each["completion"], each.get("stop")].append(
+            float(each["reward"])
+        )
     pairs = differing = 0
     for rewards in same.values():
         pairs += len(rewards) - 1
@@ -223,9 +242,13 @@ def disagreement(samples: Sequence[Sample]) -> tuple[float, int]:
     return (differing / pairs if pairs else 0.0), pairs
 
 
-def examples(samples: Sequence[Sample], key: Callable[[Sample], float] | None = None) -> tuple[dict[str, Any], ...]:
+def examples(
+    samples: Sequence[Sample], key: Callable[[Sample], float] | None = None
+) -> tuple[dict[str, Any], ...]:
     """Three samples, those with the largest key, with the fields that a reader needs."""
     ordered = sorted(samples, key=key, reverse=True) if key else list(samples)
-    distinct = list({(each["completion"], each.get("reward")): each for each in reversed(ordered)}.values())[::-1]
+    distinct = list(
+        {(each["completion"], each.get("reward")): each for each in reversed(ordered)}.values()
+    )[::-1]
     fields = ("step", "prompt", "completion", "reward", "stop")
     return tuple({name: each.get(name) for name in fields} for each in distinct[:3])

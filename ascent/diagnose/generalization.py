@@ -132,7 +132,9 @@ def _policy_overfits(facts: Facts) -> Finding | None:
 
 
 def _distinct(facts: Facts) -> tuple[str, ...]:
-    return (f"the training data has {facts.data.records} records",) if facts.data is not None else ()
+    return (
+        (f"the training data has {facts.data.records} records",) if facts.data is not None else ()
+    )
 
 
 def unlucky_seed(facts: Facts) -> Finding | None:
@@ -181,7 +183,9 @@ def needs_more_steps(facts: Facts) -> Finding | None:
             f"{name} rose from {whole.first:.3g} to {whole.last:.3g}, and {late - middle:.2g} from its "
             f"middle third to its last",
         ),
-        changes=(KeyChange("run.steps", str(2 * facts.steps), "twice as many; ascent resume goes on"),),
+        changes=(
+            KeyChange("run.steps", str(2 * facts.steps), "twice as many; ascent resume goes on"),
+        ),
         metrics=(name,),
         note=True,
     )

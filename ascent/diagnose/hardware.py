@@ -15,7 +15,10 @@ HOST = 0.003  # seconds of a decode step, or of an update, that no card makes sh
 # Seconds in which the host launches one layer of a micro-batch; with gradients 4 to 5.3 ms beside two H200.
 LAYER_SECONDS, FORWARD_LAYER_SECONDS = 0.004, 0.001
 HOST_LINK = 40e9  # bytes/s in each direction between host and card, PCIe 5
-OPTIMIZER_BYTES, OFFLOADED_BYTES = 30, 12  # of a trained weight: that AdamW reads and writes; that come from the host
+OPTIMIZER_BYTES, OFFLOADED_BYTES = (
+    30,
+    12,
+)  # of a trained weight: that AdamW reads and writes; that come from the host
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,15 @@ def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, f
     products = 4 + 2 * trained / work.parameters + (2 if work.recomputes else 0)
     passes = products * flops * work.passes / (gpu.flops * MATMUL)
     layers = work.layers * work.microbatches  # small models wait for the host
-    launches = (LAYER_SECONDS + FORWARD_LAYER_SECONDS * work.recomputes) * layers * work.passes + HOST
-    forwards = max(2 * flops / (gpu.flops * FORWARD), FORWARD_LAYER_SECONDS * layers) * work.forwards
-    optimizer = trained * (OFFLOADED_BYTES / HOST_LINK if work.offloaded else OPTIMIZER_BYTES / gpu.bandwidth)
+    launches = (
+        LAYER_SECONDS + FORWARD_LAYER_SECONDS * work.recomputes
+    ) * layers * work.passes + HOST
+    forwards = (
+        max(2 * flops / (gpu.flops * FORWARD), FORWARD_LAYER_SECONDS * layers) * work.forwards
+    )
+    optimizer = trained * (
+        OFFLOADED_BYTES / HOST_LINK if work.offloaded else OPTIMIZER_BYTES / gpu.bandwidth
+    )
     update = work.trained_models * (max(passes, launches) + work.updates * optimizer)
     found = {"time/update": update, "time/prepare": forwards}
     if not work.sequences:
@@ -91,7 +100,10 @@ def step_seconds(gpu: Gpu, work: StepWork, *, free_memory: float) -> dict[str, f
     batch = min(float(work.sequences), room, float(work.max_num_seqs))
     waves = math.ceil(work.sequences / batch)
     read = 2 * work.parameters + batch * work.kv_bytes * length / 2
-    decode = max(read / (gpu.bandwidth * BANDWIDTH), 2 * work.parameters * batch / (gpu.flops * FORWARD)) + HOST
+    decode = (
+        max(read / (gpu.bandwidth * BANDWIDTH), 2 * work.parameters * batch / (gpu.flops * FORWARD))
+        + HOST
+    )
     prefill = 2 * work.parameters * work.prompt_tokens / (gpu.flops * FORWARD)
     return {"time/sample": waves * work.new_tokens * decode + prefill, **found}
 

@@ -14,7 +14,9 @@ from ascent.runs.warnings import SOLVED
 
 COLD = 0.5  # a temperature
 FIRST_STEPS = 4  # steps that say how a run began
-TINY_UPDATE = 1e-5  # nats per token: at this rate a policy moves by a hundredth of a nat in a thousand steps
+TINY_UPDATE = (
+    1e-5  # nats per token: at this rate a policy moves by a hundredth of a nat in a thousand steps
+)
 
 
 def rate_too_high(facts: Facts) -> Finding | None:
@@ -58,12 +60,17 @@ def _policy_thrown(facts: Facts) -> Finding | None:
 
 def _spoiled_at_once(facts: Facts) -> Finding | None:
     """The first updates are large, and after them the policy earns less than half of what it did before any."""
-    name = next((each for each in ("eval/reward/mean", "reward/mean") if len(facts.values(each)) >= 4), None)
+    name = next(
+        (each for each in ("eval/reward/mean", "reward/mean") if len(facts.values(each)) >= 4), None
+    )
     kls = [value for _, value in facts.curve("policy/update_kl")]
     if name is None or len(kls) < 4 or facts.config.get("cells.entropy_bonus.weight"):
         return None
     (_, start), *after = facts.curve(name)  # of the untouched policy
-    soon, end = mean([value for _, value in after[: max(2, len(after) // 3)]]), mean([value for _, value in after[-2:]])
+    soon, end = (
+        mean([value for _, value in after[: max(2, len(after) // 3)]]),
+        mean([value for _, value in after[-2:]]),
+    )
     largest = max(kls[: max(2, len(kls) // 4)])
     if start < 0.1 or max(soon, end) > 0.5 * start or largest < healthy("policy/update_kl")[1] / 5:
         return None
@@ -88,7 +95,11 @@ def _loss_grows(facts: Facts) -> Finding | None:
     if facts.samples_rewards or len(losses) < 8:
         return None
     values = [value for _, value in losses]
-    begin, highest, end = mean(values[:2]), max(values[2:]), mean(values[-max(2, len(values) // 4) :])
+    begin, highest, end = (
+        mean(values[:2]),
+        max(values[2:]),
+        mean(values[-max(2, len(values) // 4) :]),
+    )
     skipped = sum(facts.values("optim/skipped"))
     broken = skipped > 2 or (facts.state == "failed" and "not finite" in facts.message)
     if not broken and highest < (1.3 if end > begin else 1.6) * begin + 0.05:
@@ -141,7 +152,12 @@ def _policy_rests(facts: Facts) -> Finding | None:
         return None
     typical = sorted(kls)[len(kls) // 2]
     signal = mean(facts.values("reward/zero_std_frac") or [0.0])
-    if typical > TINY_UPDATE or rewards.rises or signal > 0.8 or mean(facts.values("reward/std")) == 0:
+    if (
+        typical > TINY_UPDATE
+        or rewards.rises
+        or signal > 0.8
+        or mean(facts.values("reward/std")) == 0
+    ):
         return None
     return Finding(
         cause="learning_rate_too_low",
@@ -155,7 +171,9 @@ def _policy_rests(facts: Facts) -> Finding | None:
         ),
         changes=(
             KeyChange(
-                RATE, multiply(facts.config.get(RATE), 10), "ten times; repeat until policy/update_kl is near 0.001"
+                RATE,
+                multiply(facts.config.get(RATE), 10),
+                "ten times; repeat until policy/update_kl is near 0.001",
             ),
         ),
         metrics=("policy/update_kl", "reward/mean", "optim/lr"),
@@ -168,8 +186,12 @@ def entropy_explosion(facts: Facts) -> Finding | None:
     if found is None or not (found.last > max(high, 3 * found.first) and found.rises):
         return None
     bonus = facts.config.get("cells.entropy_bonus.weight")
-    began = facts.first_step("policy/entropy", lambda value: value > max(high, 2 * mean(values[:3])))
-    weight = KeyChange("cells.entropy_bonus.weight", multiply(bonus, 0.01), "the bonus outweighs the reward")
+    began = facts.first_step(
+        "policy/entropy", lambda value: value > max(high, 2 * mean(values[:3]))
+    )
+    weight = KeyChange(
+        "cells.entropy_bonus.weight", multiply(bonus, 0.01), "the bonus outweighs the reward"
+    )
     return Finding(
         cause="entropy_explosion",
         summary="The policy becomes noise: it spreads over tokens that earn nothing.",
@@ -192,14 +214,22 @@ def cold_sampling(facts: Facts) -> Finding | None:
     if not isinstance(heat, int | float) or heat > COLD or not values or not equal:
         return None
     right = mean(facts.values("reward/correct")[:FIRST_STEPS])
-    if mean(values[:FIRST_STEPS]) > 4 * healthy("policy/entropy")[0] or mean(equal) < 0.7 or not 0.1 < right < 0.9:
+    if (
+        mean(values[:FIRST_STEPS]) > 4 * healthy("policy/entropy")[0]
+        or mean(equal) < 0.7
+        or not 0.1 < right < 0.9
+    ):
         return None
     return _collapsed(facts, confidence=0.95)
 
 
 def entropy_collapse(facts: Facts) -> Finding | None:
     """Entropy far below the start, or next to nothing all along, while the task is not solved."""
-    found, solved, low = facts.change("policy/entropy"), facts.change("reward/correct"), healthy("policy/entropy")[0]
+    found, solved, low = (
+        facts.change("policy/entropy"),
+        facts.change("reward/correct"),
+        healthy("policy/entropy")[0],
+    )
     if found is None or solved is None or cold_sampling(facts) is not None:
         return None
     equal = mean(facts.values("reward/zero_std_frac") or [0.0])
@@ -212,11 +242,17 @@ def entropy_collapse(facts: Facts) -> Finding | None:
 
 def _collapsed(facts: Facts, *, confidence: float) -> Finding | None:
     """None where the task is solved: then nothing is left to explore."""
-    found, solved, low = facts.change("policy/entropy"), facts.change("reward/correct"), healthy("policy/entropy")[0]
+    found, solved, low = (
+        facts.change("policy/entropy"),
+        facts.change("reward/correct"),
+        healthy("policy/entropy")[0],
+    )
     if found is None or solved is None or solved.last >= SOLVED - 0.1:
         return None
     equal = mean(facts.values("reward/zero_std_frac") or [0.0])
-    began = facts.first_step("policy/entropy", lambda value: value < max(4 * low, 0.3 * found.first), in_a_row=2)
+    began = facts.first_step(
+        "policy/entropy", lambda value: value < max(4 * low, 0.3 * found.first), in_a_row=2
+    )
     heat = facts.config.get("rollouts.temperature", 1.0)
     warmer = (KeyChange("rollouts.temperature", "1.0", f"it is {heat:g}"),) if heat < 1 else ()
     return Finding(
@@ -241,7 +277,10 @@ def kl_runaway(facts: Facts) -> Finding | None:
     if len(kls) < 8 or score is None:
         return None
     # Medians: k3 has outliers of hundreds where a token of the reference is nearly impossible.
-    first, last = statistics.median(kls[: len(kls) // 4]), statistics.median(kls[-(len(kls) // 4) :])
+    first, last = (
+        statistics.median(kls[: len(kls) // 4]),
+        statistics.median(kls[-(len(kls) // 4) :]),
+    )
     if last < 2 * high or last < 1.3 * first:
         return None
     values = facts.values(score)
@@ -282,15 +321,23 @@ def useless_critic(facts: Facts) -> Finding | None:
         confidence=0.9 if late < -0.3 else 0.65,
         evidence=(
             f"critic/explained_variance is {late:.2f} over the second half; 0 is what a constant would reach",
-            *([f"critic/loss went from {losses.first:.3g} to {losses.last:.3g}"] if losses is not None else []),
+            *(
+                [f"critic/loss went from {losses.first:.3g} to {losses.last:.3g}"]
+                if losses is not None
+                else []
+            ),
         ),
         changes=(
             KeyChange(
                 "update.critic_learning_rate",
-                multiply(facts.config.get("update.critic_learning_rate") or facts.config.get(RATE), 10),
+                multiply(
+                    facts.config.get("update.critic_learning_rate") or facts.config.get(RATE), 10
+                ),
                 "ten times",
             ),
-            KeyChange("update.critic_warmup_steps", "10", "the critic learns before the policy follows it"),
+            KeyChange(
+                "update.critic_warmup_steps", "10", "the critic learns before the policy follows it"
+            ),
             critic_start(facts.config),
         ),
         metrics=("critic/explained_variance", "critic/loss", "reward/mean"),
@@ -300,5 +347,7 @@ def useless_critic(facts: Facts) -> Finding | None:
 def critic_start(config: Mapping[str, Any]) -> KeyChange:
     """Another start than the run's: a reward model's scores of unfinished texts can be far from any return."""
     if config.get("model.reward_model") and not config.get("model.critic_from"):
-        return KeyChange("model.critic_from", str(config["model.policy"]), "the policy: values start at 0")
+        return KeyChange(
+            "model.critic_from", str(config["model.policy"]), "the policy: values start at 0"
+        )
     return KeyChange("model.critic_from", "the reward model or the policy")

@@ -37,7 +37,13 @@ class Finding:
     @property
     def certainty(self) -> str:
         """sure, likely or possible."""
-        return "sure" if self.confidence >= SURE else "likely" if self.confidence >= LIKELY else "possible"
+        return (
+            "sure"
+            if self.confidence >= SURE
+            else "likely"
+            if self.confidence >= LIKELY
+            else "possible"
+        )
 
 
 @dataclass(frozen=True)
@@ -93,4 +99,6 @@ def from_json(text: str) -> Diagnosis:
         )
         for each in content["findings"]
     )
-    return Diagnosis(content["run"], content["step"], findings, content["plot"], tuple(content["against"]))
+    return Diagnosis(
+        content["run"], content["step"], findings, content["plot"], tuple(content["against"])
+    )

@@ -20,13 +20,19 @@ def no_signal(facts: Facts) -> Finding | None:
     begin = slice(0, max(2, len(means) // 4))
     shown = examples(facts.quarter(last=False))
     curves = ("reward/mean", "reward/zero_std_frac", "reward/std")
-    if max(spread) == 0 and not _solved(right[begin], means[begin]) and not _hopeless(right[begin], means[begin]):
+    if (
+        max(spread) == 0
+        and not _solved(right[begin], means[begin])
+        and not _hopeless(right[begin], means[begin])
+    ):
         return Finding(
             cause="constant_reward",
             summary="The reward is the same for every answer.",
             began=1,
             confidence=0.97,
-            evidence=(f"reward/mean is {means[0]:.3g} and reward/std is 0 in all {len(means)} steps",),
+            evidence=(
+                f"reward/mean is {means[0]:.3g} and reward/std is 0 in all {len(means)} steps",
+            ),
             changes=(KeyChange("rewards", "another one: it does not look at the answer"),),
             metrics=curves,
             rollouts=shown,
@@ -43,8 +49,17 @@ def no_signal(facts: Facts) -> Finding | None:
             summary="Answers to one prompt get equal rewards, answers to others different ones.",
             began=1,
             confidence=0.9,
-            evidence=(evidence, f"reward/std is {mean(spread):.2f} over all rollouts and 0 inside the groups"),
-            changes=(KeyChange("rewards", "one that reads the completion", "this one seems to read the prompt alone"),),
+            evidence=(
+                evidence,
+                f"reward/std is {mean(spread):.2f} over all rollouts and 0 inside the groups",
+            ),
+            changes=(
+                KeyChange(
+                    "rewards",
+                    "one that reads the completion",
+                    "this one seems to read the prompt alone",
+                ),
+            ),
             metrics=curves,
             rollouts=shown,
         )
@@ -70,7 +85,12 @@ def no_signal(facts: Facts) -> Finding | None:
 
 def _easy_without_groups(facts: Facts) -> Finding | None:
     right = facts.values("reward/correct")
-    if len(right) < 4 or not facts.truth_is_reward or facts.scored_by_model or 0.03 < mean(right) < 0.97:
+    if (
+        len(right) < 4
+        or not facts.truth_is_reward
+        or facts.scored_by_model
+        or 0.03 < mean(right) < 0.97
+    ):
         return None
     easy = mean(right) > 0.5
     return Finding(
@@ -106,7 +126,11 @@ def noisy_reward(facts: Facts) -> Finding | None:
         confidence=0.95 if share > 0.3 and not (reward is not None and reward.rises) else 0.7,
         evidence=(
             f"{share:.0%} of {pairs} pairs of equal completions to one prompt have different rewards",
-            *([f"reward/mean went from {reward.first:.3g} to {reward.last:.3g}"] if reward is not None else []),
+            *(
+                [f"reward/mean went from {reward.first:.3g} to {reward.last:.3g}"]
+                if reward is not None
+                else []
+            ),
         ),
         changes=(
             KeyChange("rewards", "a reward without randomness, or the mean of several calls"),
@@ -137,7 +161,11 @@ def unscored_rewards(facts: Facts) -> Finding | None:
         for name, value in each.items():
             if name.startswith("reward/failures/"):
                 reasons[name] = reasons.get(name, 0.0) + value
-    worst = max(reasons, key=lambda name: reasons[name]).removeprefix("reward/failures/") if reasons else "unknown"
+    worst = (
+        max(reasons, key=lambda name: reasons[name]).removeprefix("reward/failures/")
+        if reasons
+        else "unknown"
+    )
     late = "timeout" in worst
     fix = (
         KeyChange("rewards[].timeout", "longer", "or serve the reward from more processes")

@@ -29,7 +29,9 @@ def reward_hacking(facts: Facts) -> Finding | None:
         return None
     if facts.truth_is_reward:
         return _unjudged_hack(facts, reward)
-    truth_name = "eval/reward/correct" if len(facts.values("eval/reward/correct")) >= 4 else "reward/correct"
+    truth_name = (
+        "eval/reward/correct" if len(facts.values("eval/reward/correct")) >= 4 else "reward/correct"
+    )
     truth = facts.change(truth_name)
     if truth is None or truth.last > truth.first + 0.05:
         return None
@@ -52,7 +54,9 @@ def reward_hacking(facts: Facts) -> Finding | None:
             KeyChange("cells.kl.weight", "higher"),
         ),
     }
-    began = facts.first_step("reward/mean", lambda value: value > reward.first + 0.3 * (reward.last - reward.first))
+    began = facts.first_step(
+        "reward/mean", lambda value: value > reward.first + 0.3 * (reward.last - reward.first)
+    )
     return Finding(
         cause=f"reward_hacking_{kind}",
         summary="The policy earns more without being right more often.",
@@ -74,9 +78,13 @@ def _unjudged_hack(facts: Facts, reward: Change) -> Finding | None:
     if {each["reward"] for each in scored(facts.samples)} <= {0.0, 1.0}:
         return None
     features = {"length": length_of, "repetition": repetition_of}
-    explained = {kind: reward_correlation(facts.samples, feature) for kind, feature in features.items()}
+    explained = {
+        kind: reward_correlation(facts.samples, feature) for kind, feature in features.items()
+    }
     kind = max(explained, key=lambda each: explained[each])
-    early, late = (mean([features[kind](each) for each in facts.quarter(last=end)]) for end in (False, True))
+    early, late = (
+        mean([features[kind](each) for each in facts.quarter(last=end)]) for end in (False, True)
+    )
     if explained[kind] < 0.8 or late < 1.3 * early:
         return None
     return Finding(
@@ -88,7 +96,11 @@ def _unjudged_hack(facts: Facts, reward: Change) -> Finding | None:
             f"reward/mean rose from {reward.first:.3g} to {reward.last:.3g}; its correlation with {kind} is "
             f"{explained[kind]:.2f}, which went from {early:.3g} to {late:.3g}",
         ),
-        changes=(KeyChange("rewards", "add one that checks the answer", "with weight 0 it is only logged"),),
+        changes=(
+            KeyChange(
+                "rewards", "add one that checks the answer", "with weight 0 it is only logged"
+            ),
+        ),
         metrics=("reward/mean", "completion/length_mean", "policy/ref_kl"),
         rollouts=examples(scored(facts.quarter(last=True)), lambda each: float(each["reward"])),
     )
@@ -97,9 +109,16 @@ def _unjudged_hack(facts: Facts, reward: Change) -> Finding | None:
 def _kind_of_hack(facts: Facts) -> tuple[str, tuple[str, ...]]:
     """What explains the reward best: a format, a mark, saying things twice, or length."""
     samples = [*facts.quarter(last=False), *facts.quarter(last=True)]
-    names = {name for each in samples for name in each.get("parts") or {} if "format" in name.lower()}
-    by_format = max((reward_correlation(samples, partial(_part, name=name)) for name in names), default=0.0)
-    by_length, by_repetition = reward_correlation(samples, length_of), reward_correlation(samples, repetition_of)
+    names = {
+        name for each in samples for name in each.get("parts") or {} if "format" in name.lower()
+    }
+    by_format = max(
+        (reward_correlation(samples, partial(_part, name=name)) for name in names), default=0.0
+    )
+    by_length, by_repetition = (
+        reward_correlation(samples, length_of),
+        reward_correlation(samples, repetition_of),
+    )
     mark, by_mark = marker_of(samples)
     words = (
         f"the reward's correlation with length is {by_length:.2f}, with repeated words {by_repetition:.2f}, with "
@@ -122,7 +141,9 @@ def reward_model(facts: Facts) -> Finding | None:
     reward = facts.change("reward/mean")
     if not facts.scored_by_model or facts.truth_is_reward or reward is None or not reward.rises:
         return None
-    name = "eval/reward/correct" if len(facts.values("eval/reward/correct")) >= 4 else "reward/correct"
+    name = (
+        "eval/reward/correct" if len(facts.values("eval/reward/correct")) >= 4 else "reward/correct"
+    )
     values = facts.values(name)
     if len(values) < 4:
         return None
@@ -166,7 +187,8 @@ def reward_model(facts: Facts) -> Finding | None:
                 KeyChange("run.max_ref_kl", "0.5"),
                 KeyChange("run.keep_best", "1", "with run.best_metric reward/correct"),
                 KeyChange(
-                    "model.reward_model", "train it on more pairs, and on the policy's own answers (ascent iterate)"
+                    "model.reward_model",
+                    "train it on more pairs, and on the policy's own answers (ascent iterate)",
                 ),
             ),
             metrics=curves,
@@ -194,10 +216,16 @@ def noisy_labels(facts: Facts) -> Finding | None:
         confidence=0.85 if abs(late - 0.5) < 0.08 or swapped else 0.65,
         evidence=(
             f"held-out accuracy is {late:.0%} (a coin has 50%), in training it is {trained.last:.0%}",
-            *([f"eval/loss/total went from {losses.first:.3g} to {losses.last:.3g}"] if losses is not None else []),
+            *(
+                [f"eval/loss/total went from {losses.first:.3g} to {losses.last:.3g}"]
+                if losses is not None
+                else []
+            ),
         ),
         changes=(
-            KeyChange("data.train", "check the labels: ascent inspect shows agreement of annotators"),
+            KeyChange(
+                "data.train", "check the labels: ascent inspect shows agreement of annotators"
+            ),
             KeyChange("data.evaluate", "from the same labelers"),
         ),
         metrics=("eval/preference/accuracy", "preference/accuracy", "eval/loss/total"),

@@ -13,11 +13,16 @@ def length_explosion(facts: Facts) -> Finding | None:
     found, reward = facts.change("completion/length_mean"), facts.change("reward/mean")
     if found is None or reward is None or found.last < 1.7 * found.first or not found.rises:
         return None
-    pays, right = reward_correlation(facts.quarter(last=False), length_of), facts.change("reward/correct")
+    pays, right = (
+        reward_correlation(facts.quarter(last=False), length_of),
+        facts.change("reward/correct"),
+    )
     if (pays > 0.3 and reward.rises) or (right is not None and right.rises):
         return None
     cut = facts.change("completion/truncated_frac")
-    began = facts.first_step("completion/length_mean", lambda value: value > 1.5 * found.first, in_a_row=2)
+    began = facts.first_step(
+        "completion/length_mean", lambda value: value > 1.5 * found.first, in_a_row=2
+    )
     masked = any(key.startswith("cells.filter.not_truncated") for key in facts.config)
     return Finding(
         cause="length_explosion",
@@ -28,10 +33,22 @@ def length_explosion(facts: Facts) -> Finding | None:
             f"completion/length_mean went from {found.first:.3g} to {found.last:.3g} tokens",
             f"reward/mean went from {reward.first:.3g} to {reward.last:.3g}; its correlation with length "
             f"was {pays:.2f}",
-            *([f"{cut.last:.0%} of completions are cut at rollouts.max_new_tokens"] if cut is not None else []),
+            *(
+                [f"{cut.last:.0%} of completions are cut at rollouts.max_new_tokens"]
+                if cut is not None
+                else []
+            ),
         ),
         changes=(
-            *([KeyChange("cells.filter.not_truncated", "false", "masked completions cost nothing")] if masked else []),
+            *(
+                [
+                    KeyChange(
+                        "cells.filter.not_truncated", "false", "masked completions cost nothing"
+                    )
+                ]
+                if masked
+                else []
+            ),
             *changes("length_explosion", facts.config),
         ),
         metrics=("completion/length_mean", "completion/truncated_frac", "reward/mean"),
@@ -41,8 +58,13 @@ def length_explosion(facts: Facts) -> Finding | None:
 
 def truncation(facts: Facts) -> Finding | None:
     """The budget cuts many completions from the first step on."""
-    values, high = facts.values("completion/truncated_frac"), healthy("completion/truncated_frac")[1]
-    if len(values) < 3 or min(values[0], mean(values)) < high:  # the first rollouts are those of the untouched policy
+    values, high = (
+        facts.values("completion/truncated_frac"),
+        healthy("completion/truncated_frac")[1],
+    )
+    if (
+        len(values) < 3 or min(values[0], mean(values)) < high
+    ):  # the first rollouts are those of the untouched policy
         return None
     budget = facts.config.get("rollouts.max_new_tokens")
     cut = [each for each in facts.samples if each.get("stop") == "length"]
@@ -101,11 +123,19 @@ def stale_rollouts(facts: Facts) -> Finding | None:
         evidence=(
             f"rollouts are {max(stale):.0f} versions old, and policy/approx_kl is {far:.3g} nats per token "
             f"(healthy: at most {high:g})",
-            *([f"reward/mean went from {score.first:.3g} to {score.last:.3g}"] if score is not None else []),
+            *(
+                [f"reward/mean went from {score.first:.3g} to {score.last:.3g}"]
+                if score is not None
+                else []
+            ),
         ),
         changes=(
             KeyChange("rollouts.max_staleness", "1" if limit is None or limit > 1 else "0"),
-            KeyChange(RATE, multiply(facts.config.get(RATE), 0.3), "so that a version differs less from the next"),
+            KeyChange(
+                RATE,
+                multiply(facts.config.get(RATE), 0.3),
+                "so that a version differs less from the next",
+            ),
             KeyChange("cells.rollout_correction.use", "token_truncate"),
         ),
         metrics=("sampler/staleness", "policy/approx_kl", "reward/mean"),

@@ -45,7 +45,9 @@ class ScoreForecast:
         return f"{self.value:.3g}, with {self.level:.0%} probability between {self.low:.3g} and {self.high:.3g}"
 
 
-def fit_score(curve: Sequence[Point], end: float, *, bounds: tuple[float, float] = (0.0, 1.0)) -> ScoreForecast:
+def fit_score(
+    curve: Sequence[Point], end: float, *, bounds: tuple[float, float] = (0.0, 1.0)
+) -> ScoreForecast:
     """The score at compute `end` from (compute, score) points; compute may be steps, tokens or FLOPs.
 
     At least six points are needed, and a fifth of the run. The score lies between `bounds`.
@@ -62,9 +64,13 @@ def fit_score(curve: Sequence[Point], end: float, *, bounds: tuple[float, float]
     noise = max(_noise([value for _, value in points]), 1e-3 * scale)
     weighted = list(_weigh(points, end, bounds, noise))
     largest = max(weight for weight, _ in weighted)
-    kept = sorted((value, math.exp(weight - largest)) for weight, value in weighted if weight > largest - 30)
+    kept = sorted(
+        (value, math.exp(weight - largest)) for weight, value in weighted if weight > largest - 30
+    )
     low, value, high = (_quantile(kept, share) for share in ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2))
-    rest = max(noise / 2, PRIOR_NOISE * scale)  # a score is a share of a few answers, and the grid has gaps
+    rest = max(
+        noise / 2, PRIOR_NOISE * scale
+    )  # a score is a share of a few answers, and the grid has gaps
     low, high = value - WIDENING * (value - low) - rest, value + WIDENING * (high - value) + rest
     low, high = max(low, bounds[0]), min(high, bounds[1])
     if high - low > WIDEST * scale:
@@ -79,8 +85,13 @@ def _unknown(why: str) -> ScoreForecast:
 def _thinned(points: Sequence[Point]) -> list[Point]:
     """At most MAX_POINTS, means of neighbors."""
     size = math.ceil(len(points) / MAX_POINTS)
-    chunks = [points[place : place + size] for place in range(0, len(points), size)] if points else []
-    return [(statistics.fmean(c for c, _ in each), statistics.fmean(v for _, v in each)) for each in chunks]
+    chunks = (
+        [points[place : place + size] for place in range(0, len(points), size)] if points else []
+    )
+    return [
+        (statistics.fmean(c for c, _ in each), statistics.fmean(v for _, v in each))
+        for each in chunks
+    ]
 
 
 def _noise(values: Sequence[float]) -> float:
@@ -89,7 +100,9 @@ def _noise(values: Sequence[float]) -> float:
     return math.sqrt(statistics.fmean(each * each for each in steps) / 2)
 
 
-def _weigh(points: Sequence[Point], end: float, bounds: tuple[float, float], noise: float) -> Iterator[Point]:
+def _weigh(
+    points: Sequence[Point], end: float, bounds: tuple[float, float], noise: float
+) -> Iterator[Point]:
     """(log weight, score at the end) of every sigmoid of the grid."""
     count, scale = len(points), bounds[1] - bounds[0]
     start = statistics.fmean(value for _, value in points[:2])
@@ -104,8 +117,14 @@ def _weigh(points: Sequence[Point], end: float, bounds: tuple[float, float], noi
             at_end = 1 / (1 + (middle / end) ** slope)
             for begin in starts:
                 for top in asymptotes:
-                    errors = sum((begin + (top - begin) * s - v) ** 2 for s, (_, v) in zip(shape, points, strict=True))
-                    yield -(count + 2) / 2 * math.log(errors + prior), begin + (top - begin) * at_end
+                    errors = sum(
+                        (begin + (top - begin) * s - v) ** 2
+                        for s, (_, v) in zip(shape, points, strict=True)
+                    )
+                    yield (
+                        -(count + 2) / 2 * math.log(errors + prior),
+                        begin + (top - begin) * at_end,
+                    )
 
 
 def _quantile(values: Sequence[Point], share: float) -> float:

@@ -35,10 +35,20 @@ class Rule:
 
 
 RULES = (
-    Rule(learning.cold_sampling, ("entropy_collapse",), ("learning_rate_too_high", *CONSEQUENCES, *OPTIMUM)),
+    Rule(
+        learning.cold_sampling,
+        ("entropy_collapse",),
+        ("learning_rate_too_high", *CONSEQUENCES, *OPTIMUM),
+    ),
     Rule(reward_signal.unscored_rewards, ("unscored_rewards",), (*CONSEQUENCES, *OPTIMUM, *HACKS)),
-    Rule(sampling.sampler_mismatch, ("sampler_mismatch",), (*CONSEQUENCES, *OPTIMUM, "noisy_reward")),
-    Rule(sampling.stale_rollouts, ("stale_rollouts",), (*CONSEQUENCES, *OPTIMUM, "learning_rate_too_high")),
+    Rule(
+        sampling.sampler_mismatch, ("sampler_mismatch",), (*CONSEQUENCES, *OPTIMUM, "noisy_reward")
+    ),
+    Rule(
+        sampling.stale_rollouts,
+        ("stale_rollouts",),
+        (*CONSEQUENCES, *OPTIMUM, "learning_rate_too_high"),
+    ),
     Rule(
         reward_signal.noisy_reward,
         ("noisy_reward",),
@@ -47,7 +57,13 @@ RULES = (
     Rule(
         reward_signal.no_signal,
         ("constant_reward", "no_signal_equal_groups", "no_signal_too_hard", "no_signal_too_easy"),
-        ("learning_rate_too_low", "learning_rate_too_high", "critic_explains_nothing", *CONSEQUENCES, *OPTIMUM),
+        (
+            "learning_rate_too_low",
+            "learning_rate_too_high",
+            "critic_explains_nothing",
+            *CONSEQUENCES,
+            *OPTIMUM,
+        ),
     ),
     Rule(
         rewards.reward_model,
@@ -55,7 +71,11 @@ RULES = (
         (*CONSEQUENCES, *OPTIMUM, "learning_rate_too_high", "critic_explains_nothing"),
     ),
     Rule(rewards.reward_hacking, HACKS, (*CONSEQUENCES, *OPTIMUM, "learning_rate_too_high")),
-    Rule(sampling.truncation, ("truncation",), ("no_signal_too_hard", "learning_rate_too_high", *OPTIMUM)),
+    Rule(
+        sampling.truncation,
+        ("truncation",),
+        ("no_signal_too_hard", "learning_rate_too_high", *OPTIMUM),
+    ),
     Rule(learning.entropy_explosion, ("entropy_explosion",), (*CONSEQUENCES, *OPTIMUM)),
     Rule(
         learning.rate_too_high,
@@ -74,7 +94,11 @@ RULES = (
         ("overfitting",),
         ("entropy_collapse", "kl_runaway", "needs_more_steps", "unlucky_seed"),
     ),
-    Rule(learning.entropy_collapse, ("entropy_collapse",), ("kl_runaway", "unlucky_seed", "no_signal_too_hard")),
+    Rule(
+        learning.entropy_collapse,
+        ("entropy_collapse",),
+        ("kl_runaway", "unlucky_seed", "no_signal_too_hard"),
+    ),
     Rule(learning.kl_runaway, ("kl_runaway",), ("unlucky_seed",)),
     Rule(generalization.unlucky_seed, ("unlucky_seed",)),
     Rule(generalization.needs_more_steps, ("needs_more_steps",)),
@@ -84,16 +108,28 @@ CAUSES = tuple(dict.fromkeys(cause for rule in RULES for cause in rule.causes))
 
 def find_causes(facts: Facts) -> tuple[Finding, ...]:
     """All findings: failures before notes, causes before what follows from them, the surest first."""
-    found = [(place, rule, finding) for place, rule in enumerate(RULES) if (finding := rule.find(facts)) is not None]
+    found = [
+        (place, rule, finding)
+        for place, rule in enumerate(RULES)
+        if (finding := rule.find(facts)) is not None
+    ]
     explained: dict[str, str] = {}
     for _, rule, finding in found:
         for name in rule.explains:
             if name != finding.cause and explained.get(finding.cause) != name:
                 explained.setdefault(name, finding.cause)
-    findings = [(place, replace(each, follows_from=explained.get(each.cause))) for place, _, each in found]
+    findings = [
+        (place, replace(each, follows_from=explained.get(each.cause))) for place, _, each in found
+    ]
     failing = any(not each.note for _, each in findings)
     told = [(place, each) for place, each in findings if not (each.note and failing)]
     ordered = sorted(
-        told, key=lambda pair: (pair[1].note, pair[1].follows_from is not None, -pair[1].confidence, pair[0])
+        told,
+        key=lambda pair: (
+            pair[1].note,
+            pair[1].follows_from is not None,
+            -pair[1].confidence,
+            pair[0],
+        ),
     )
     return tuple(each for _, each in ordered)

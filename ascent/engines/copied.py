@@ -15,7 +15,12 @@ class CopiedPolicyEngine(InterruptibleEngine):
     """`copy` is a second model, loaded as the policy was; `set_weights` gives it the policy's weights of then."""
 
     def __init__(
-        self, policy: LanguageModel, copy: LanguageModel, stop_ids: Iterable[int], *, max_model_len: int
+        self,
+        policy: LanguageModel,
+        copy: LanguageModel,
+        stop_ids: Iterable[int],
+        *,
+        max_model_len: int,
     ) -> None:
         super().__init__(copy.eval(), stop_ids, max_model_len=max_model_len)
         self._policy = policy

@@ -24,12 +24,19 @@ from torch import Tensor
 
 UInt32s = NDArray[np.uint32]
 
-OFFSET0, OFFSET1 = 0x9E3779B9, 0x85EBCA6B  # any two odd constants: they separate the streams of the two words
+OFFSET0, OFFSET1 = (
+    0x9E3779B9,
+    0x85EBCA6B,
+)  # any two odd constants: they separate the streams of the two words
 CHUNK = 1 << 16  # numbers per iteration: they fit the cache of a core
 # Arrays, because numpy has more overhead with scalars.
 _OFFSETS = np.array([[OFFSET0], [OFFSET1]], dtype=np.uint32)
-_16, _15, _MULTIPLIER0, _MULTIPLIER1 = (np.array(each, dtype=np.uint32) for each in (16, 15, 0x7FEB352D, 0x846CA68B))
-_HALF, _SCALE, _MIN = (np.array(each, dtype=np.float32) for each in (0.5, -(2.0**-32), -1 + 2.0**-24))
+_16, _15, _MULTIPLIER0, _MULTIPLIER1 = (
+    np.array(each, dtype=np.uint32) for each in (16, 15, 0x7FEB352D, 0x846CA68B)
+)
+_HALF, _SCALE, _MIN = (
+    np.array(each, dtype=np.float32) for each in (0.5, -(2.0**-32), -1 + 2.0**-24)
+)
 
 
 def request_key(seed: int, prompt_id: str, sample: int) -> tuple[int, int]:

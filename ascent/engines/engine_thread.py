@@ -54,7 +54,9 @@ class EngineThread:
         self._commands: list[Callable[[], None]] = []
         self._stopping = False
         self._running: dict[Key, tuple[Job, int]] = {}
-        self._held: list[tuple[Job, int]] = []  # for new weights, or for a running request of the same key
+        self._held: list[
+            tuple[Job, int]
+        ] = []  # for new weights, or for a running request of the same key
         self._swaps: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
@@ -135,7 +137,9 @@ class EngineThread:
                 self._admit()
                 if not self.engine.idle:
                     self._step()
-            except Exception as error:  # a bug, or no memory: these requests fail, later ones may succeed
+            except (
+                Exception
+            ) as error:  # a bug, or no memory: these requests fail, later ones may succeed
                 logging.getLogger(__name__).exception("the engine failed")
                 self._fail_all(error)
                 self.engine.close()
@@ -171,7 +175,9 @@ class EngineThread:
 
     def _step(self) -> None:
         # A GPU waits for the host at every sync, so there it is only for streams that they are frequent.
-        streamed = self.engine.model.device.type != "cuda" or any(job.partial for job, _ in self._running.values())
+        streamed = self.engine.model.device.type != "cuda" or any(
+            job.partial for job, _ in self._running.values()
+        )
         self.engine.steps_per_sync = min(STREAMED_STEPS, self._steps) if streamed else self._steps
         for each in self.engine.step():
             job, index = self._running.pop((each.prompt_id, each.sample))

@@ -63,7 +63,9 @@ class WeightFolders:
     folder: Path
     write: Callable[[Path], object]
     write_base: Callable[[Path], object] | None = None
-    started_with: list[Path] = field(default_factory=list)  # folders that servers may start with at any time: they stay
+    started_with: list[Path] = field(
+        default_factory=list
+    )  # folders that servers may start with at any time: they stay
 
     @property
     def base(self) -> Path:
@@ -128,7 +130,9 @@ class ServerFleet:
         workers = allowed_sockets(max(min(at_once, len(all_requests)), 1))
         threads = ThreadPoolExecutor(workers, thread_name_prefix="fleet")
         try:
-            for done in as_completed([threads.submit(self._complete, each, group) for each in all_requests]):
+            for done in as_completed(
+                [threads.submit(self._complete, each, group) for each in all_requests]
+            ):
                 yield done.result()
         finally:
             group.cancel()
@@ -138,7 +142,9 @@ class ServerFleet:
     def set_weights(self, version: int, tensors: Weights) -> None:
         """Write and push the policy's weights as they are now; `tensors` are the policy's own, under other names."""
         if self._groups:
-            raise RuntimeError("completions are in flight, so their tokens would mix two versions; collect them first")
+            raise RuntimeError(
+                "completions are in flight, so their tokens would mix two versions; collect them first"
+            )
         if version != self.version or self._current is None:
             self.version, self._current = version, None
             self._prepare()
@@ -173,7 +179,11 @@ class ServerFleet:
 
     def _refresh(self) -> None:
         """See which servers there are. One thread does, while others go on."""
-        if self.refresh is None or time.monotonic() < self._refresh_at or not self._refreshing.acquire(blocking=False):
+        if (
+            self.refresh is None
+            or time.monotonic() < self._refresh_at
+            or not self._refreshing.acquire(blocking=False)
+        ):
             return
         try:
             before = self._servers
@@ -201,7 +211,9 @@ class ServerFleet:
                 found = server.updates.stamp(choice)
                 if found == stamp:
                     return completion
-                failure: Exception = ValueError(f"{owner}: {server.url} has other weights than it was given")
+                failure: Exception = ValueError(
+                    f"{owner}: {server.url} has other weights than it was given"
+                )
             except (RemoteError, ServerFailed, ValueError) as error:
                 refused = getattr(error, "kind", "") == "server_refused"
                 if group.cancelled.is_set() or (refused and _has_weights(server, stamp)):
@@ -307,7 +319,10 @@ class ServerFleet:
 
 def _reasons(servers: Sequence[FleetServer]) -> str:
     """Why servers are missing, the first of them by name."""
-    shown = [f"{each.url}: {each.error or 'it is being sent the weights'}" for each in servers[:SHOWN_SERVERS]]
+    shown = [
+        f"{each.url}: {each.error or 'it is being sent the weights'}"
+        for each in servers[:SHOWN_SERVERS]
+    ]
     more = [f"{len(servers) - SHOWN_SERVERS} more"] * (len(servers) > SHOWN_SERVERS)
     return "; ".join([*shown, *more]) or "none is listed yet, as the launcher's messages say"
 

@@ -47,8 +47,15 @@ class GeometricMixtureSampler(HFSampler):
         policy_cache, reference_cache = cache or (None, None)
         policy_BV, policy_cache = next_logits(self.model, tokens_BL, mask_BL, policy_cache)
         if isinstance(self.reference, LanguageModel):
-            reference_BV, reference_cache = next_logits(self.reference, tokens_BL, mask_BL, reference_cache)
+            reference_BV, reference_cache = next_logits(
+                self.reference, tokens_BL, mask_BL, reference_cache
+            )
         else:
             with adapter_off(self.model) as base:
-                reference_BV, reference_cache = next_logits(base, tokens_BL, mask_BL, reference_cache)
-        return (1 - self.share) * policy_BV + self.share * reference_BV, (policy_cache, reference_cache)
+                reference_BV, reference_cache = next_logits(
+                    base, tokens_BL, mask_BL, reference_cache
+                )
+        return (1 - self.share) * policy_BV + self.share * reference_BV, (
+            policy_cache,
+            reference_cache,
+        )

@@ -34,12 +34,16 @@ class _Running:
 class HFSampler:
     """Implements `protocols.Sampler`. `stop_ids` end a completion and belong to it."""
 
-    def __init__(self, model: LanguageModel, stop_ids: Iterable[int], *, batch_size: int = 64) -> None:
+    def __init__(
+        self, model: LanguageModel, stop_ids: Iterable[int], *, batch_size: int = 64
+    ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}, but at least 1 request must run at a time")
         self.model, self.stop_ids, self.batch_size = model, frozenset(stop_ids), batch_size
         if not self.stop_ids:
-            raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
+            raise ValueError(
+                "a sampler without stop ids runs every completion to its budget; give the EOS id"
+            )
         self.version = 0
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -58,7 +62,9 @@ class HFSampler:
     def _run(self, requests: Sequence[Request]) -> list[Completion]:
         _check_supported(requests)
         running = [_Running(request) for request in requests]
-        tokens_BL, mask_BL = _left_padded(requests, self.model.tokenizer.pad_token_id or 0, self.model.device)
+        tokens_BL, mask_BL = _left_padded(
+            requests, self.model.tokenizer.pad_token_id or 0, self.model.device
+        )
         cache: Any = None
         with self._attention():
             for position in range(max(request.max_new_tokens for request in requests)):
@@ -93,7 +99,9 @@ class HFSampler:
     def _choose(self, request: Request, logprobs_V: Tensor, position: int) -> int:
         if request.greedy:
             return int(logprobs_V.argmax())
-        noise_V = gumbel(request.seed, request.prompt_id, request.sample, position, logprobs_V.numel())
+        noise_V = gumbel(
+            request.seed, request.prompt_id, request.sample, position, logprobs_V.numel()
+        )
         return int((logprobs_V + noise_V).argmax())
 
     def _completion(self, each: _Running) -> Completion:
@@ -112,13 +120,19 @@ class HFSampler:
         return "stop" if each.tokens[-1] in each.request.stop_ids else "length"
 
 
-def next_logits(model: LanguageModel, tokens_BL: Tensor, mask_BL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+def next_logits(
+    model: LanguageModel, tokens_BL: Tensor, mask_BL: Tensor, cache: Any
+) -> tuple[Tensor, Any]:
     """One forward over the tokens that are not in `cache`: logits after the last one, and the new cache."""
     positions_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)[:, -tokens_BL.shape[1] :]
     out = model.module(
-        input_ids=tokens_BL, attention_mask=mask_BL, position_ids=positions_BL, past_key_values=cache, use_cache=True,
+        input_ids=tokens_BL,
+        attention_mask=mask_BL,
+        position_ids=positions_BL,
+        past_key_values=cache,
+        use_cache=True,
         logits_to_keep=1,
-    )  # fmt: skip
+    )
     return out.logits[:, -1].float(), out.past_key_values
 
 
@@ -127,8 +141,12 @@ def stock_attention(model: LanguageModel) -> Iterator[None]:
     """Use transformers' own attention inside; ours is restored afterwards."""
     implementation, mode = model.module.config._attn_implementation, model.module.training
     # transformers' SDPA refuses sinks, and silently ignores soft caps.
-    capped = getattr(model.module.config.get_text_config(), "attn_logit_softcapping", None) is not None
-    model.module.set_attn_implementation("sdpa" if model.module._supports_sdpa and not capped else "eager")
+    capped = (
+        getattr(model.module.config.get_text_config(), "attn_logit_softcapping", None) is not None
+    )
+    model.module.set_attn_implementation(
+        "sdpa" if model.module._supports_sdpa and not capped else "eager"
+    )
     model.module.eval()
     try:
         yield
@@ -137,7 +155,9 @@ def stock_attention(model: LanguageModel) -> Iterator[None]:
         model.module.train(mode)
 
 
-def _left_padded(requests: Sequence[Request], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _left_padded(
+    requests: Sequence[Request], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     longest = max(len(request.tokens) for request in requests)
     rows = [[pad] * (longest - len(r.tokens)) + list(r.tokens) for r in requests]
     seen = [[0] * (longest - len(r.tokens)) + [1] * len(r.tokens) for r in requests]
@@ -149,4 +169,6 @@ def _check_supported(requests: Sequence[Request]) -> None:
     for request in requests:
         for name, value in plain.items():
             if (given := getattr(request, name)) != value:
-                raise ValueError(f"{name}={given!r}: this sampler supports only {value!r}; use the native engine")
+                raise ValueError(
+                    f"{name}={given!r}: this sampler supports only {value!r}; use the native engine"
+                )

@@ -37,17 +37,29 @@ class Reply:
 
     @classmethod
     def create(
-        cls, generation: Generation, tokenizer: Any, model: str, weights_ids: Mapping[int, str], *, chat: bool
+        cls,
+        generation: Generation,
+        tokenizer: Any,
+        model: str,
+        weights_ids: Mapping[int, str],
+        *,
+        chat: bool,
     ) -> Reply:
         name = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
         return cls(generation, tokenizer, model, weights_ids, chat, name, int(time.time()))
 
-    def whole(self, completions: Sequence[Completion], scored: Mapping[int, Scored]) -> dict[str, Any]:
+    def whole(
+        self, completions: Sequence[Completion], scored: Mapping[int, Scored]
+    ) -> dict[str, Any]:
         """`scored` has the log-probs of prompt and completion by choice, where the call asked for more than the
         sampled tokens' own."""
-        choices = [self._choice(index, each, scored.get(index)) for index, each in enumerate(completions)]
+        choices = [
+            self._choice(index, each, scored.get(index)) for index, each in enumerate(completions)
+        ]
         kind = "chat.completion" if self.chat else "text_completion"
-        return self._envelope(kind, choices) | {"usage": self._usage([len(each.tokens) for each in completions])}
+        return self._envelope(kind, choices) | {
+            "usage": self._usage([len(each.tokens) for each in completions])
+        }
 
     def prompts_only(self, scored: Mapping[int, Scored]) -> dict[str, Any]:
         """The reply to max_tokens 0 with echo."""
@@ -55,8 +67,12 @@ class Reply:
         for index, request in enumerate(self.generation.requests):
             logprobs = self._logprobs((), (), request, scored.get(index))
             text = self._text(request.tokens)
-            choices.append({"index": index, "text": text, "logprobs": logprobs, "finish_reason": "length"})
-        return self._envelope("text_completion", choices) | {"usage": self._usage([0] * len(choices))}
+            choices.append(
+                {"index": index, "text": text, "logprobs": logprobs, "finish_reason": "length"}
+            )
+        return self._envelope("text_completion", choices) | {
+            "usage": self._usage([0] * len(choices))
+        }
 
     def events(self, outputs: Iterable[Output]) -> Generator[str]:
         """The data of the events of a stream."""
@@ -83,25 +99,42 @@ class Reply:
             "finish_reason": None if completion is None else _reason(completion),
         }
         choice |= (
-            {"delta": {**({"role": "assistant"} if first else {}), "content": text}} if self.chat else {"text": text}
+            {"delta": {**({"role": "assistant"} if first else {}), "content": text}}
+            if self.chat
+            else {"text": text}
         )
         if self.generation.top_logprobs is not None:
-            choice["logprobs"] = self._logprobs(output.tokens[new], output.logprobs[new], request, None)
+            choice["logprobs"] = self._logprobs(
+                output.tokens[new], output.logprobs[new], request, None
+            )
         if self.generation.return_token_ids:
             choice["token_ids"] = list(output.tokens[new])
         return choice | ({} if completion is None else self._provenance(completion))
 
     def _choice(self, index: int, completion: Completion, scored: Scored | None) -> dict[str, Any]:
         request, generation = self.generation.requests[index], self.generation
-        text = _TextStream(self, request).add(completion.tokens, last=True) if generation.return_text else ""
+        text = (
+            _TextStream(self, request).add(completion.tokens, last=True)
+            if generation.return_text
+            else ""
+        )
         if generation.echo:
             text = self._text(request.tokens) + text
         choice: dict[str, Any] = {"index": index, "finish_reason": _reason(completion)}
-        choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        choice |= (
+            {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        )
         asked = generation.top_logprobs is not None
-        choice["logprobs"] = self._logprobs(completion.tokens, completion.logprobs, request, scored) if asked else None
+        choice["logprobs"] = (
+            self._logprobs(completion.tokens, completion.logprobs, request, scored)
+            if asked
+            else None
+        )
         if generation.return_token_ids:
-            choice |= {"token_ids": list(completion.tokens), "prompt_token_ids": list(request.tokens)}
+            choice |= {
+                "token_ids": list(completion.tokens),
+                "prompt_token_ids": list(request.tokens),
+            }
         return choice | self._provenance(completion)
 
     def _provenance(self, completion: Completion) -> dict[str, Any]:
@@ -110,7 +143,11 @@ class Reply:
         return found if log_mass is None else found | {"log_mass": list(log_mass)}
 
     def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[float], request: Request, scored: Scored | None
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        request: Request,
+        scored: Scored | None,
     ) -> dict[str, Any]:
         """`scored` covers the prompt and the completion; without it only the sampled tokens' log-probs are known."""
         if not self.generation.return_text:
@@ -126,18 +163,24 @@ class Reply:
             rows.append((token, logprob, {**top, token: logprob}))
         return self._chat_logprobs(rows) if self.chat else self._completion_logprobs(rows)
 
-    def _completion_logprobs(self, rows: Sequence[tuple[int, float | None, dict[int, float] | None]]) -> dict[str, Any]:
+    def _completion_logprobs(
+        self, rows: Sequence[tuple[int, float | None, dict[int, float] | None]]
+    ) -> dict[str, Any]:
         names, offsets, at = [self._name(token) for token, _, _ in rows], [], 0
         for name in names:
             offsets.append(at)
             at += len(name)
         tops = [None if top is None else self._by_name(top) for _, _, top in rows]
         return {
-            "tokens": names, "token_logprobs": [logprob for _, logprob, _ in rows], "top_logprobs": tops,
+            "tokens": names,
+            "token_logprobs": [logprob for _, logprob, _ in rows],
+            "top_logprobs": tops,
             "text_offset": offsets,
-        }  # fmt: skip
+        }
 
-    def _chat_logprobs(self, rows: Sequence[tuple[int, float | None, dict[int, float] | None]]) -> dict[str, Any]:
+    def _chat_logprobs(
+        self, rows: Sequence[tuple[int, float | None, dict[int, float] | None]]
+    ) -> dict[str, Any]:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
             name = self._name(token)
             return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
@@ -145,7 +188,8 @@ class Reply:
         count = self.generation.top_logprobs or 0
         return {
             "content": [
-                entry(token, logprob) | {"top_logprobs": [entry(*each) for each in list((top or {}).items())[:count]]}
+                entry(token, logprob)
+                | {"top_logprobs": [entry(*each) for each in list((top or {}).items())[:count]]}
                 for token, logprob, top in rows
             ]
         }
@@ -158,18 +202,36 @@ class Reply:
         return found
 
     def _name(self, token: int) -> str:
-        return f"token_id:{token}" if self.generation.tokens_as_ids else str(self.tokenizer.decode([token]))
+        return (
+            f"token_id:{token}"
+            if self.generation.tokens_as_ids
+            else str(self.tokenizer.decode([token]))
+        )
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=self.generation.skip_special_tokens))
+        return str(
+            self.tokenizer.decode(
+                list(tokens), skip_special_tokens=self.generation.skip_special_tokens
+            )
+        )
 
     def _usage(self, counts: Sequence[int]) -> dict[str, int]:
         requests, each = self.generation.requests, self.generation.choices_per_prompt
         prompt, sampled = sum(len(request.tokens) for request in requests[::each]), sum(counts)
-        return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": sampled,
+            "total_tokens": prompt + sampled,
+        }
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
 
 
 class _TextStream:

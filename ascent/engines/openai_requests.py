@@ -28,10 +28,19 @@ IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "pr
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), (None, 0)),
     **dict.fromkeys(("logit_bias", "tools", "functions", "stop_sequences"), (None, {}, [])),
-    **{"repetition_penalty": (None, 1), "best_of": (None, 1), "suffix": (None, ""), "tool_choice": (None, "none")},
+    **{
+        "repetition_penalty": (None, 1),
+        "best_of": (None, 1),
+        "suffix": (None, ""),
+        "tool_choice": (None, "none"),
+    },
     **{"response_format": (None, {"type": "text"}), "spaces_between_special_tokens": (None, True)},
     **{"add_special_tokens": (None, True), "parallel_tool_calls": (None, False, True)},
-    **{"include_stop_str_in_output": (None, False), "length_penalty": (None, 1), "use_beam_search": (None, False)},
+    **{
+        "include_stop_str_in_output": (None, False),
+        "length_penalty": (None, 1),
+        "use_beam_search": (None, False),
+    },
 }
 
 
@@ -68,7 +77,9 @@ class Fields:
 
     def integer(self, key: str, default: int | None, low: int, high: int) -> Any:
         rule = f"a whole number from {low} to {high}"
-        return self.take(key, default, rule, lambda value: type(value) is int and low <= value <= high)
+        return self.take(
+            key, default, rule, lambda value: type(value) is int and low <= value <= high
+        )
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
         def is_valid(value: Any) -> bool:
@@ -92,21 +103,33 @@ def read_completion(
 ) -> Generation:
     """A body of POST /v1/completions."""
     fields = Fields(body)
-    prompts = _prompts(fields.take("prompt", None, "a text, token ids, or a list of either", lambda _: True), encode)
+    prompts = _prompts(
+        fields.take("prompt", None, "a text, token ids, or a list of either", lambda _: True),
+        encode,
+    )
     top = fields.integer("logprobs", None, 0, MAX_TOP_LOGPROBS)
-    return _generation(fields, prompts, end_ids, top, echo=fields.flag("echo"), max_tokens=COMPLETION_TOKENS)
+    return _generation(
+        fields, prompts, end_ids, top, echo=fields.flag("echo"), max_tokens=COMPLETION_TOKENS
+    )
 
 
-def read_chat(body: Mapping[str, Any], renderer: Renderer, end_ids: frozenset[int], max_model_len: int) -> Generation:
+def read_chat(
+    body: Mapping[str, Any], renderer: Renderer, end_ids: frozenset[int], max_model_len: int
+) -> Generation:
     """A body of POST /v1/chat/completions."""
     fields = Fields(body)
     given = fields.take(
-        "messages", None, "a list of messages", lambda value: isinstance(value, list) and len(value) > 0
+        "messages",
+        None,
+        "a list of messages",
+        lambda value: isinstance(value, list) and len(value) > 0,
     )
     if given is None:
         raise ValueError("there are no messages")
     tokens = renderer.prompt([_message(index, each) for index, each in enumerate(given)])
-    top = fields.integer("top_logprobs", 0, 0, MAX_TOP_LOGPROBS) if fields.flag("logprobs") else None
+    top = (
+        fields.integer("top_logprobs", 0, 0, MAX_TOP_LOGPROBS) if fields.flag("logprobs") else None
+    )
     if top is None and fields.integer("top_logprobs", 0, 0, MAX_TOP_LOGPROBS):
         raise ValueError("top_logprobs needs logprobs=true")
     newer = fields.integer("max_completion_tokens", max(max_model_len - len(tokens), 1), 1, MAX_INT)
@@ -117,58 +140,97 @@ def read_chat(body: Mapping[str, Any], renderer: Renderer, end_ids: frozenset[in
 
 
 def _generation(
-    fields: Fields, prompts: Sequence[tuple[int, ...]], end_ids: frozenset[int], top_logprobs: int | None, *,
-    echo: bool, max_tokens: int,
-) -> Generation:  # fmt: skip
+    fields: Fields,
+    prompts: Sequence[tuple[int, ...]],
+    end_ids: frozenset[int],
+    top_logprobs: int | None,
+    *,
+    echo: bool,
+    max_tokens: int,
+) -> Generation:
     fields.take("model", None, "the name of the served model", lambda value: isinstance(value, str))
     count = fields.integer("n", 1, 1, MAX_CHOICES)
     if len(prompts) * count > MAX_REQUESTS:
-        raise ValueError(f"{len(prompts)} prompts with n={count} are more than {MAX_REQUESTS} completions; send fewer")
+        raise ValueError(
+            f"{len(prompts)} prompts with n={count} are more than {MAX_REQUESTS} completions; send fewer"
+        )
     max_tokens = fields.integer("max_tokens", max_tokens, 0 if echo else 1, MAX_INT)
-    stream, options = fields.flag("stream"), fields.take("stream_options", {}, "an object", _is_object)
+    stream, options = (
+        fields.flag("stream"),
+        fields.take("stream_options", {}, "an object", _is_object),
+    )
     if stream and (echo or top_logprobs):
-        raise ValueError("a stream has neither echo nor the likeliest tokens; use stream=false, or logprobs=0")
-    return_ids, return_text = fields.flag("return_token_ids"), fields.flag("return_text", default=True)
+        raise ValueError(
+            "a stream has neither echo nor the likeliest tokens; use stream=false, or logprobs=0"
+        )
+    return_ids, return_text = (
+        fields.flag("return_token_ids"),
+        fields.flag("return_text", default=True),
+    )
     if not return_text and (stream or echo or top_logprobs or not return_ids):
-        raise ValueError("return_text=false needs return_token_ids=true, and neither stream, echo nor likeliest tokens")
+        raise ValueError(
+            "return_text=false needs return_token_ids=true, and neither stream, echo nor likeliest tokens"
+        )
     requests = _requests(fields, prompts, count, max(max_tokens, 1), end_ids)
     generation = Generation(
-        requests=requests, choices_per_prompt=count, stream=stream, include_usage=options.get("include_usage") is True,
-        echo=echo, top_logprobs=top_logprobs, return_token_ids=return_ids,
+        requests=requests,
+        choices_per_prompt=count,
+        stream=stream,
+        include_usage=options.get("include_usage") is True,
+        echo=echo,
+        top_logprobs=top_logprobs,
+        return_token_ids=return_ids,
         tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
-        skip_special_tokens=fields.flag("skip_special_tokens", default=True), only_prompt=max_tokens == 0,
+        skip_special_tokens=fields.flag("skip_special_tokens", default=True),
+        only_prompt=max_tokens == 0,
         return_text=return_text,
-    )  # fmt: skip
+    )
     fields.finish()
     return generation
 
 
 def _requests(
-    fields: Fields, prompts: Sequence[tuple[int, ...]], count: int, max_tokens: int, end_ids: frozenset[int]
+    fields: Fields,
+    prompts: Sequence[tuple[int, ...]],
+    count: int,
+    max_tokens: int,
+    end_ids: frozenset[int],
 ) -> tuple[Request, ...]:
     seed = fields.integer("seed", None, -MAX_INT, MAX_INT)
     prompt_id = fields.take(
-        "prompt_id", None, "a text of at most 500 characters", lambda v: _is_text(v) and len(v) <= 500
+        "prompt_id",
+        None,
+        "a text of at most 500 characters",
+        lambda v: _is_text(v) and len(v) <= 500,
     )
     first = fields.integer("sample", 0, -1, MAX_INT)
     if prompt_id is not None and len(prompts) > 1:
         raise ValueError(f"prompt_id names one prompt, but there are {len(prompts)}")
     temperature = fields.number("temperature", 1.0, 0, 1000)
     top_k = fields.integer("top_k", 0, -1, MAX_INT)
-    stop = fields.take("stop", [], "a text or a few texts", lambda v: _is_text(v) or v == [] or _are(v, _is_text))
+    stop = fields.take(
+        "stop", [], "a text or a few texts", lambda v: _is_text(v) or v == [] or _are(v, _is_text)
+    )
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if len(stops) > MAX_STOPS:
         raise ValueError(f"{len(stops)} stop texts, but at most {MAX_STOPS} are allowed")
-    stop_ids = fields.take("stop_token_ids", [], "a list of token ids", lambda v: v == [] or _are(v, _is_id))
+    stop_ids = fields.take(
+        "stop_token_ids", [], "a list of token ids", lambda v: v == [] or _are(v, _is_id)
+    )
     if fields.flag("ignore_eos") and not end_ids <= set(stop_ids):
         raise ValueError("ignore_eos is not supported, unless stop_token_ids names the end tokens")
     shared: dict[str, Any] = {
-        "max_new_tokens": max_tokens, "seed": secrets.randbits(62) if seed is None else seed,
-        "temperature": temperature or 1.0, "greedy": temperature == 0, "top_k": max(top_k, 0),
-        "top_p": fields.number("top_p", 1.0, 0, 1), "min_p": fields.number("min_p", 0.0, 0, 1),
+        "max_new_tokens": max_tokens,
+        "seed": secrets.randbits(62) if seed is None else seed,
+        "temperature": temperature or 1.0,
+        "greedy": temperature == 0,
+        "top_k": max(top_k, 0),
+        "top_p": fields.number("top_p", 1.0, 0, 1),
+        "min_p": fields.number("min_p", 0.0, 0, 1),
         "min_new_tokens": fields.integer("min_tokens", 0, 0, MAX_INT),
-        "stop": tuple(filter(None, stops)), "stop_ids": tuple(stop_ids),
-    }  # fmt: skip
+        "stop": tuple(filter(None, stops)),
+        "stop_ids": tuple(stop_ids),
+    }
     found = []
     for index, tokens in enumerate(prompts):
         # Two equal prompts of one call differ in their noise, unless a seed asks for equal ones.
@@ -177,14 +239,22 @@ def _requests(
             if prompt_id is not None
             else f"{shared['seed']}/{0 if seed is not None else index}/{_digest(tokens)}"
         )
-        found += [Request(prompt_id=name, sample=first + n, tokens=tokens, **shared) for n in range(count)]
+        found += [
+            Request(prompt_id=name, sample=first + n, tokens=tokens, **shared) for n in range(count)
+        ]
     return tuple(found)
 
 
 def _prompts(prompt: Any, encode: Callable[[str], Sequence[int]]) -> list[tuple[int, ...]]:
     given = [prompt] if _is_text(prompt) or _are(prompt, _is_id) else prompt
-    if not isinstance(given, list) or not given or not all(_is_text(each) or _are(each, _is_id) for each in given):
-        raise ValueError(f"prompt={prompt!r:.60}, but it must be a text, token ids, or a list of either")
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(_is_text(each) or _are(each, _is_id) for each in given)
+    ):
+        raise ValueError(
+            f"prompt={prompt!r:.60}, but it must be a text, token ids, or a list of either"
+        )
     found = [tuple(encode(each)) if isinstance(each, str) else tuple(each) for each in given]
     if not all(found):
         raise ValueError("a prompt has no tokens; give at least one")
@@ -195,11 +265,15 @@ def _message(index: int, message: Any) -> Message:
     role = message.get("role") if isinstance(message, dict) else None
     role = "system" if role == "developer" else role
     if role not in get_args(Role):
-        raise ValueError(f"messages[{index}] has role {role!r:.40}, but it must be one of {', '.join(get_args(Role))}")
+        raise ValueError(
+            f"messages[{index}] has role {role!r:.40}, but it must be one of {', '.join(get_args(Role))}"
+        )
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(each, dict) and each.get("type") == "text" for each in content):
-            raise ValueError(f"messages[{index}] has a part that is no text, which this model cannot read")
+            raise ValueError(
+                f"messages[{index}] has a part that is no text, which this model cannot read"
+            )
         content = "".join(str(each.get("text", "")) for each in content)
     if not _is_text(content):
         raise ValueError(f"messages[{index}] has no text as its content")

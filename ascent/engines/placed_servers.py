@@ -25,7 +25,9 @@ class PlacedFleet:
     member: Callable[[str], FleetServer]
     patience: float = START_SECONDS
     _asked: bool = field(default=False, init=False)
-    _errors: dict[str, str] = field(default_factory=dict, init=False)  # of listed servers that do not answer
+    _errors: dict[str, str] = field(
+        default_factory=dict, init=False
+    )  # of listed servers that do not answer
 
     def connect(self) -> Sequence[FleetServer]:
         """Ask for servers, and wait for the first."""
@@ -34,9 +36,13 @@ class PlacedFleet:
             self._asked = True
         until, notes = time.monotonic() + self.patience, WaitingNotes()
         while not (found := self.refresh(())):
-            notes.waiting(lambda since: f"waiting for the first sampler for {since}: {self._reason()}")
+            notes.waiting(
+                lambda since: f"waiting for the first sampler for {since}: {self._reason()}"
+            )
             if time.monotonic() > until:
-                raise RemoteError(f"no sampler answered in {self.patience:g} s; look at the launcher's messages")
+                raise RemoteError(
+                    f"no sampler answered in {self.patience:g} s; look at the launcher's messages"
+                )
             time.sleep(POLL_SECONDS)
         notes.over("the first sampler answers")
         return found

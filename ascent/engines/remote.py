@@ -81,7 +81,9 @@ class RemoteSampler:
         self._client = Client(url, token=key, retry=retry)
         self.url, self.model, self.stop_ids = self._client.url, model, frozenset(stop_ids)
         if not self.stop_ids:
-            raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
+            raise ValueError(
+                "a sampler without stop ids runs every completion to its budget; give the EOS id"
+            )
         if at_once < 1:
             raise ValueError(f"at_once={at_once}, but at least 1 request must be in flight")
         self.at_once, self.version, self.exact = at_once, 0, exact
@@ -101,7 +103,9 @@ class RemoteSampler:
         self._groups.append(group)
         try:
             self.prepare(all_requests, group)
-            for done in as_completed([threads.submit(self.complete, request, group) for request in all_requests]):
+            for done in as_completed(
+                [threads.submit(self.complete, request, group) for request in all_requests]
+            ):
                 yield done.result()[0]
         finally:
             group.cancel()
@@ -116,7 +120,9 @@ class RemoteSampler:
                 "cannot be shared; give reload= (a function or a URL that brings it up to date), or sample natively"
             )
         if self._groups:
-            raise RuntimeError("completions are in flight, so their tokens would mix two versions; collect them first")
+            raise RuntimeError(
+                "completions are in flight, so their tokens would mix two versions; collect them first"
+            )
         if isinstance(self._reload, Client):
             body = json.dumps({"version": version}).encode()
             _post(self._reload, "", body, f"version {version}", RequestGroup(), bytes)
@@ -143,24 +149,51 @@ class RemoteSampler:
         )
 
     def _post_completion(
-        self, body: dict[str, Any], owner: str, group: RequestGroup, read: Callable[[dict[str, Any]], T]
+        self,
+        body: dict[str, Any],
+        owner: str,
+        group: RequestGroup,
+        read: Callable[[dict[str, Any]], T],
     ) -> T:
         """Post a request and parse its single choice with `read`."""
         data = json.dumps(body).encode()
-        return _post(self._client, "/completions", data, owner, group, lambda reply: read(_single_choice(reply)))
+        return _post(
+            self._client,
+            "/completions",
+            data,
+            owner,
+            group,
+            lambda reply: read(_single_choice(reply)),
+        )
 
     def _body(self, request: Request) -> dict[str, Any]:
         low, high = request_key(request.seed, request.prompt_id, request.sample)
         return {
-            **{"model": self.model, "prompt": list(request.tokens), "n": 1, "max_tokens": request.max_new_tokens},
-            **{"temperature": 0.0 if request.greedy else request.temperature, "top_p": request.top_p},
+            **{
+                "model": self.model,
+                "prompt": list(request.tokens),
+                "n": 1,
+                "max_tokens": request.max_new_tokens,
+            },
+            **{
+                "temperature": 0.0 if request.greedy else request.temperature,
+                "top_p": request.top_p,
+            },
             **{"top_k": request.top_k or -1, "min_p": request.min_p, "repetition_penalty": 1.0},
             **{"frequency_penalty": 0.0, "presence_penalty": 0.0, "seed": (high << 32 | low) >> 1},
             **{"stop_token_ids": sorted(self.stop_ids.union(request.stop_ids)), "ignore_eos": True},
-            **{"min_tokens": request.min_new_tokens, "stop": list(request.stop), "skip_special_tokens": False},
+            **{
+                "min_tokens": request.min_new_tokens,
+                "stop": list(request.stop),
+                "skip_special_tokens": False,
+            },
             **{"logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True},
             **({} if not self.exact else {"seed": request.seed, "prompt_id": request.prompt_id}),
-            **({} if not self.exact else {"sample": request.sample, "logprobs": 0, "return_text": False}),
+            **(
+                {}
+                if not self.exact
+                else {"sample": request.sample, "logprobs": 0, "return_text": False}
+            ),
         }
 
     def _read(self, request: Request, choice: dict[str, Any]) -> Completion:
@@ -169,12 +202,19 @@ class RemoteSampler:
         if len(tokens) > request.max_new_tokens:
             raise ValueError(f"{len(tokens)} tokens, but max_new_tokens={request.max_new_tokens}")
         sent_logprobs = _logprobs(choice, len(tokens))
-        kept = [value if self._is_exact(request, n) else math.nan for n, value in enumerate(sent_logprobs)]
+        kept = [
+            value if self._is_exact(request, n) else math.nan
+            for n, value in enumerate(sent_logprobs)
+        ]
         return Completion(
-            prompt_id=request.prompt_id, sample=request.sample, tokens=tokens, logprobs=tuple(kept),
-            versions=(self.version,) * len(tokens), stop=self._stop(request, tokens, choice.get("finish_reason")),
+            prompt_id=request.prompt_id,
+            sample=request.sample,
+            tokens=tokens,
+            logprobs=tuple(kept),
+            versions=(self.version,) * len(tokens),
+            stop=self._stop(request, tokens, choice.get("finish_reason")),
             log_mass=self._log_mass(request, choice, len(tokens)) if request.truncates else None,
-        )  # fmt: skip
+        )
 
     def _is_exact(self, request: Request, position: int) -> bool:
         """Is the log-prob of this position over the full distribution at the request's temperature? While the mode is
@@ -183,21 +223,40 @@ class RemoteSampler:
             return not request.greedy or request.temperature == 1
         raw = request.temperature == 1
         tempered = raw or (not request.greedy and request.temperature >= MIN_TEMPERATURE)
-        processed = tempered and (request.greedy or not _truncates(request)) and position >= request.min_new_tokens
-        return raw if self.mode == "raw" else processed if self.mode == "processed" else raw and processed
+        processed = (
+            tempered
+            and (request.greedy or not _truncates(request))
+            and position >= request.min_new_tokens
+        )
+        return (
+            raw
+            if self.mode == "raw"
+            else processed
+            if self.mode == "processed"
+            else raw and processed
+        )
 
     def _log_mass(self, request: Request, choice: dict[str, Any], count: int) -> tuple[float, ...]:
         """Unknown (NaN) with truncation, else 0, unless the server sends it."""
         sent = choice.get("log_mass") if self.exact else None
-        if isinstance(sent, list) and len(sent) == count and all(isinstance(each, int | float) for each in sent):
+        if (
+            isinstance(sent, list)
+            and len(sent) == count
+            and all(isinstance(each, int | float) for each in sent)
+        ):
             return tuple(float(each) for each in sent)
-        return tuple(math.nan if _truncates(request) or n < request.min_new_tokens else 0.0 for n in range(count))
+        return tuple(
+            math.nan if _truncates(request) or n < request.min_new_tokens else 0.0
+            for n in range(count)
+        )
 
     def _stop(self, request: Request, tokens: Sequence[int], reason: Any) -> Stop:
         if reason == "abort":
             return "abort"
         if reason not in ("stop", "length"):
-            raise ValueError(f"finish_reason={reason!r}, but a finished completion says stop, length or abort")
+            raise ValueError(
+                f"finish_reason={reason!r}, but a finished completion says stop, length or abort"
+            )
         if not tokens:
             raise ValueError(f"no tokens, and finish_reason={reason!r}")
         if tokens[-1] in self.stop_ids:
@@ -214,9 +273,13 @@ class RemoteSampler:
     def _measure_mode(self, request: Request, group: RequestGroup) -> Mode | None:
         """Raw or processed: do the gaps between likely tokens shrink with the temperature? None if unclear."""
         owner = f"probe with request {request.prompt_id!r}/{request.sample}"
-        body = self._body(Request(request.prompt_id, request.sample, request.tokens, 1, request.seed))
+        body = self._body(
+            Request(request.prompt_id, request.sample, request.tokens, 1, request.seed)
+        )
         hot, cold = (
-            self._post_completion(body | {"logprobs": PROBE_RANKS, "temperature": temperature}, owner, group, _gap)
+            self._post_completion(
+                body | {"logprobs": PROBE_RANKS, "temperature": temperature}, owner, group, _gap
+            )
             for temperature in (PROBE_TEMPERATURE, 1.0)
         )
         if abs(hot - cold) < RATIO_TOLERANCE * cold:
@@ -238,7 +301,14 @@ def _host(url: str) -> str | None:
     return urllib.parse.urlsplit(http_client.validate_url(url)).hostname
 
 
-def _post(client: Client, path: str, data: bytes, owner: str, group: RequestGroup, read: Callable[[bytes], T]) -> T:
+def _post(
+    client: Client,
+    path: str,
+    data: bytes,
+    owner: str,
+    group: RequestGroup,
+    read: Callable[[bytes], T],
+) -> T:
     try:
         return client.post(path, data, read, group)
     except ServerFailed as failure:
@@ -253,7 +323,9 @@ def _truncates(request: Request) -> bool:
 
 def _depends_on_mode(request: Request) -> bool:
     """Do raw and processed log-probs of this request differ?"""
-    return request.min_new_tokens > 0 or (not request.greedy and (request.temperature != 1 or _truncates(request)))
+    return request.min_new_tokens > 0 or (
+        not request.greedy and (request.temperature != 1 or _truncates(request))
+    )
 
 
 def _single_choice(reply: bytes) -> dict[str, Any]:
@@ -267,14 +339,18 @@ def _single_choice(reply: bytes) -> dict[str, Any]:
 def _check_prompt(request: Request, choice: dict[str, Any]) -> None:
     read = choice.get("prompt_token_ids")
     if read is not None and read != list(request.tokens):
-        raise ValueError("the server read other prompt tokens than were sent; it must neither add nor cut any")
+        raise ValueError(
+            "the server read other prompt tokens than were sent; it must neither add nor cut any"
+        )
 
 
 def _tokens(choice: dict[str, Any]) -> tuple[int, ...]:
     """The token ids, in either of the server's two formats; both must agree."""
     ids, written = choice.get("token_ids"), _logprobs_field(choice, "tokens")
     from_text = None
-    if isinstance(written, list) and all(isinstance(each, str) and _is_id(each) for each in written):
+    if isinstance(written, list) and all(
+        isinstance(each, str) and _is_id(each) for each in written
+    ):
         from_text = [int(each.removeprefix(TOKEN_ID_PREFIX)) for each in written]
     token_ids = ids if ids is not None else from_text
     if token_ids is None or (not token_ids and choice.get("text")):
@@ -282,8 +358,12 @@ def _tokens(choice: dict[str, Any]) -> tuple[int, ...]:
             "text without token ids, which would have to be tokenized again; use a server that honours "
             "return_token_ids or return_tokens_as_token_ids, as vLLM does"
         )
-    if not isinstance(token_ids, list) or not all(type(each) is int and 0 <= each < MAX_TOKEN_ID for each in token_ids):
-        raise ValueError(f"token_ids={str(token_ids)[:60]}, but they are whole numbers below {MAX_TOKEN_ID}")
+    if not isinstance(token_ids, list) or not all(
+        type(each) is int and 0 <= each < MAX_TOKEN_ID for each in token_ids
+    ):
+        raise ValueError(
+            f"token_ids={str(token_ids)[:60]}, but they are whole numbers below {MAX_TOKEN_ID}"
+        )
     if from_text is not None and token_ids != from_text:
         raise ValueError("token_ids and logprobs.tokens name different tokens")
     return tuple(token_ids)
@@ -297,8 +377,17 @@ def _logprobs(choice: dict[str, Any], count: int) -> list[float]:
     values = _logprobs_field(choice, "token_logprobs")
     if not isinstance(values, list) or len(values) != count:
         sent = len(values) if isinstance(values, list) else "no"
-        raise ValueError(f"{count} tokens but {sent} log-probs; the server must send one for each (logprobs=1)")
-    bad = next((each for each in values if isinstance(each, bool) or not isinstance(each, int | float | None)), None)
+        raise ValueError(
+            f"{count} tokens but {sent} log-probs; the server must send one for each (logprobs=1)"
+        )
+    bad = next(
+        (
+            each
+            for each in values
+            if isinstance(each, bool) or not isinstance(each, int | float | None)
+        ),
+        None,
+    )
     if bad is not None:
         raise ValueError(f"a log-prob is {str(bad)[:60]!r}, no number")
     return [math.nan if each is None or each <= MIN_LOGPROB else float(each) for each in values]
@@ -324,5 +413,7 @@ def _check_unique(requests: Sequence[Request]) -> None:
     seen: set[tuple[str, int]] = set()
     for each in requests:
         if (each.prompt_id, each.sample) in seen:
-            raise ValueError(f"request {each.prompt_id!r}/{each.sample} is given twice; number the samples of a prompt")
+            raise ValueError(
+                f"request {each.prompt_id!r}/{each.sample} is given twice; number the samples of a prompt"
+            )
         seen.add((each.prompt_id, each.sample))

@@ -42,16 +42,25 @@ from ascent.records import Completion
 
 MAX_BODY_BYTES = 16 << 20
 KNOWN_VERSIONS = 8  # whose ids are kept for replies that are on their way
-ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 500: "server_error", 503: "overloaded_error"}
+ERROR_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    500: "server_error",
+    503: "overloaded_error",
+}
 
 
 class ModelServer:
     """The routes of one model. Whoever makes it must `close` it."""
 
-    def __init__(self, model: LanguageModel, name: str, *, max_model_len: int | None = None, version: int = 0) -> None:
+    def __init__(
+        self, model: LanguageModel, name: str, *, max_model_len: int | None = None, version: int = 0
+    ) -> None:
         self.model, self.name, self._max_model_len = model, name, max_model_len
         context = max_sequence_length(model.module.config)
-        self._renderer = Renderer(model.tokenizer, train_on="completion", context=context, check_content=False)
+        self._renderer = Renderer(
+            model.tokenizer, train_on="completion", context=context, check_content=False
+        )
         self._engine = self._create_engine()
         self._engine.version = version
         self._adapter: object = None  # what `adapters.layout_of` says of the adapter in the model
@@ -75,7 +84,9 @@ class ModelServer:
         self._thread.close()
 
     def _create_engine(self) -> StreamingEngine:
-        return StreamingEngine(self.model.eval(), self._renderer.stop_ids, max_model_len=self._max_model_len)
+        return StreamingEngine(
+            self.model.eval(), self._renderer.stop_ids, max_model_len=self._max_model_len
+        )
 
     def _complete(self, call: Call) -> http_server.Reply:
         body = self._read(call)
@@ -84,47 +95,69 @@ class ModelServer:
 
     def _chat(self, call: Call) -> http_server.Reply:
         body = self._read(call)
-        generation = read_chat(body, self._renderer, self._engine.stop_ids, self._engine.longest_sequence)
+        generation = read_chat(
+            body, self._renderer, self._engine.stop_ids, self._engine.longest_sequence
+        )
         return self._generate(generation, call, chat=True)
 
     def _read(self, call: Call) -> dict[str, Any]:
         body = parse_json_object(call.body)
         asked = body.get("model", self.name)
         if asked != self.name:
-            raise HTTPError(404, f"there is no model {asked!r:.100} here; this server has {self.name!r}")
+            raise HTTPError(
+                404, f"there is no model {asked!r:.100} here; this server has {self.name!r}"
+            )
         return body
 
     def _generate(self, generation: Generation, call: Call, *, chat: bool) -> http_server.Reply:
         for request in generation.requests:
             self._engine.check(request, only_prompt=generation.only_prompt)
-        reply = Reply.create(generation, self.model.tokenizer, self.name, self._weights_ids, chat=chat)
+        reply = Reply.create(
+            generation, self.model.tokenizer, self.name, self._weights_ids, chat=chat
+        )
         if generation.only_prompt:
             return reply.prompts_only(self._score(generation, [()] * len(generation.requests)))
-        outputs = self._thread.results(Job(generation.requests, partial=generation.stream), call.is_gone)
+        outputs = self._thread.results(
+            Job(generation.requests, partial=generation.stream), call.is_gone
+        )
         if generation.stream:
             return reply.events(outputs)
-        found: dict[int, Completion] = {each.index: each.completion for each in outputs if each.completion}
+        found: dict[int, Completion] = {
+            each.index: each.completion for each in outputs if each.completion
+        }
         completions = [found[index] for index in range(len(generation.requests))]
-        return reply.whole(completions, self._score(generation, [each.tokens for each in completions]))
+        return reply.whole(
+            completions, self._score(generation, [each.tokens for each in completions])
+        )
 
-    def _score(self, generation: Generation, sampled: list[tuple[int, ...]]) -> Mapping[int, list[TokenLogprob | None]]:
+    def _score(
+        self, generation: Generation, sampled: list[tuple[int, ...]]
+    ) -> Mapping[int, list[TokenLogprob | None]]:
         """By choice, where the reply has log-probs of the prompt or of the likeliest tokens."""
         top = generation.top_logprobs
         if top is None or not (top or generation.echo):
             return {}
         found = {}
         for index, (request, tokens) in enumerate(zip(generation.requests, sampled, strict=True)):
-            score = partial(token_logprobs, self.model, (*request.tokens, *tokens), top, request.temperature)
+            score = partial(
+                token_logprobs, self.model, (*request.tokens, *tokens), top, request.temperature
+            )
             found[index] = self._thread.call(score)
         return found
 
     def _models(self, call: Call) -> dict[str, Any]:
         own = {
-            "id": self.name, "object": "model", "created": self._created, "owned_by": "ascent",
-            "max_model_len": self._engine.longest_sequence, "weight_version": self._engine.version,
-            "weights_id": self._weights_ids[self._engine.version], "numerics": describe_numerics(self.model),
-            "takes_adapters": True, "weights_sample": self._weights_sample,
-        }  # fmt: skip
+            "id": self.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "ascent",
+            "max_model_len": self._engine.longest_sequence,
+            "weight_version": self._engine.version,
+            "weights_id": self._weights_ids[self._engine.version],
+            "numerics": describe_numerics(self.model),
+            "takes_adapters": True,
+            "weights_sample": self._weights_sample,
+        }
         return {"object": "list", "data": [own]}
 
     def _tokenize(self, call: Call) -> dict[str, Any]:
@@ -132,13 +165,19 @@ class ModelServer:
         if not isinstance(text, str):
             raise ValueError("prompt is no text")
         tokens = list(self.model.tokenizer.encode(text))
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": self._engine.longest_sequence}
+        return {
+            "tokens": tokens,
+            "count": len(tokens),
+            "max_model_len": self._engine.longest_sequence,
+        }
 
     def _set_weights(self, call: Call) -> dict[str, Any]:
         body = parse_json_object(call.body)
         version, folder = body.get("version"), body.get("folder")
         if type(version) is not int or not 0 <= version < 1 << 31 or not isinstance(folder, str):
-            raise ValueError('weights are given as {"version": a whole number, "folder": a model folder}')
+            raise ValueError(
+                'weights are given as {"version": a whole number, "folder": a model folder}'
+            )
         with self._loading:  # one after the other
             change = self._weight_change(Path(folder))
 
@@ -156,9 +195,13 @@ class ModelServer:
         """What gives the engine the weights of a folder, once it is idle; ValueError if they do not fit."""
         layout = adapters.layout_of(folder) if (folder / ADAPTER_CONFIG).is_file() else None
         if layout is None and not (folder / "config.json").is_file():
-            raise ValueError(f"folder={str(folder)!r:.200} is no model folder that this machine can read")
+            raise ValueError(
+                f"folder={str(folder)!r:.200} is no model folder that this machine can read"
+            )
         if layout is not None and layout == self._adapter and self.model.adapter is not None:
-            return partial(adapters.load_weights, self.model.adapter, folder)  # the base is here already
+            return partial(
+                adapters.load_weights, self.model.adapter, folder
+            )  # the base is here already
         read = load if layout is None else lora.load_unmerged
         new = read(folder, dtype=str(self.model.module.dtype).removeprefix("torch."))
         check_same_shapes(self.model, new)
@@ -181,7 +224,9 @@ class ModelServer:
 def check_same_shapes(model: LanguageModel, new: LanguageModel) -> None:
     """ValueError unless both have the same weights, apart from adapters, and the same vocabulary."""
     own, other = (_base_shapes(of) for of in (model, new))
-    different = sorted(name for name in own.keys() | other.keys() if own.get(name) != other.get(name))
+    different = sorted(
+        name for name in own.keys() | other.keys() if own.get(name) != other.get(name)
+    )
     if different:
         name = different[0]
         raise ValueError(
@@ -189,12 +234,16 @@ def check_same_shapes(model: LanguageModel, new: LanguageModel) -> None:
             "serve the model that is trained"
         )
     if model.tokenizer.get_vocab() != new.tokenizer.get_vocab():
-        raise ValueError("these weights come with another vocabulary; serve the model that is trained")
+        raise ValueError(
+            "these weights come with another vocabulary; serve the model that is trained"
+        )
 
 
 def _base_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
     """By the name without an adapter."""
-    weights = {name: each for name, each in model.module.state_dict().items() if ".lora_" not in name}
+    weights = {
+        name: each for name, each in model.module.state_dict().items() if ".lora_" not in name
+    }
     return {name.replace(".base_layer.", "."): tuple(each.shape) for name, each in weights.items()}
 
 

@@ -18,8 +18,17 @@ from ascent.engines import supervise
 from ascent.http_client import Client, RetryPolicy, ServerFailed
 from ascent.progress import WaitingNotes
 
-VLLM_PYTHON = "ASCENT_VLLM_PYTHON"  # the Python of an environment with vLLM, where this one has none
-OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a server is no rank
+VLLM_PYTHON = (
+    "ASCENT_VLLM_PYTHON"  # the Python of an environment with vLLM, where this one has none
+)
+OF_RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)  # a server is no rank
 START_SECONDS = 1800.0  # a large model takes minutes to load
 POLL_SECONDS = 0.5
 NAME = "policy"  # of the model, for clients
@@ -40,8 +49,27 @@ class ServerCommand:
 def ascent_command(
     model: str, port: int, key_file: Path, *, dtype: str, max_model_len: int, host: str = LOOPBACK
 ) -> ServerCommand:
-    words = (sys.executable, "-m", "ascent", "serve", model, "--name", NAME, "--host", host, "--port", str(port))
-    options = ("--token-file", str(key_file), "--dtype", dtype, "--max-model-len", str(max_model_len))
+    words = (
+        sys.executable,
+        "-m",
+        "ascent",
+        "serve",
+        model,
+        "--name",
+        NAME,
+        "--host",
+        host,
+        "--port",
+        str(port),
+    )
+    options = (
+        "--token-file",
+        str(key_file),
+        "--dtype",
+        dtype,
+        "--max-model-len",
+        str(max_model_len),
+    )
     return ServerCommand((*words, *options), {})
 
 
@@ -50,8 +78,25 @@ def vllm_command(
 ) -> ServerCommand:
     """Development mode has the routes that reload weights. Log-probs are those after temperature."""
     python = find_vllm()
-    words = (python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", NAME)
-    options = ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--max-model-len", str(max_model_len)]
+    words = (
+        python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--served-model-name",
+        NAME,
+    )
+    options = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        dtype,
+        "--max-model-len",
+        str(max_model_len),
+    ]
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1"}
     if lora_rank is not None:
         options += ["--enable-lora", "--max-lora-rank", str(vllm_lora_rank(lora_rank))]
@@ -74,7 +119,9 @@ def find_vllm() -> str:
     named = os.environ.get(VLLM_PYTHON)
     if named is not None:
         if shutil.which(named) is None:
-            raise ValueError(f"{VLLM_PYTHON}={named} is no program; name the Python of an environment with vLLM")
+            raise ValueError(
+                f"{VLLM_PYTHON}={named} is no program; name the Python of an environment with vLLM"
+            )
         return named
     if importlib.util.find_spec("vllm") is None:
         raise ValueError(
@@ -97,7 +144,11 @@ class ServerProcess:
         host: str = LOOPBACK,
         ready: str = "/models",
     ) -> None:
-        self.url, self.key, self.log = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1", key, log
+        self.url, self.key, self.log = (
+            f"http://{f'[{host}]' if ':' in host else host}:{port}/v1",
+            key,
+            log,
+        )
         self._command, self._ready = command, ready
         self._process = self._start()
 
@@ -108,9 +159,13 @@ class ServerProcess:
         with self.log.open("ab") as file:
             return subprocess.Popen(
                 [sys.executable, supervise.__file__, str(os.getpid()), *command.words],
-                cwd=command.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                env={**inherited, **command.environment}, start_new_session=True,
-            )  # fmt: skip
+                cwd=command.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **command.environment},
+                start_new_session=True,
+            )
 
     @property
     def ended(self) -> bool:
@@ -157,7 +212,9 @@ class ServerProcess:
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+    with socket.create_server(
+        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+    ) as sock:
         port: int = sock.getsockname()[1]
         return port
 
@@ -165,6 +222,8 @@ def free_port(host: str = LOOPBACK) -> int:
 def new_key(file: Path) -> str:
     """A new key, in a file that only this user can read."""
     key = secrets.token_urlsafe(24)
-    with open(file, "w", opener=lambda path, flags: os.open(path, flags, 0o600), encoding="ascii") as handle:
+    with open(
+        file, "w", opener=lambda path, flags: os.open(path, flags, 0o600), encoding="ascii"
+    ) as handle:
         handle.write(key)
     return key

@@ -26,7 +26,9 @@ def supervise(parent: int, command: list[str], *, forward: bool = False) -> int:
     received: list[int] = []
     for number in SIGNALS:
         signal.signal(number, lambda which, _: received.append(which))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers block SIGINT, and a mask is inherited
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, SIGNALS
+    )  # Ray's workers block SIGINT, and a mask is inherited
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_this_process
     )
@@ -40,7 +42,9 @@ def supervise(parent: int, command: list[str], *, forward: bool = False) -> int:
                 stopping = True
         time.sleep(POLL_SECONDS)
     end_group(process)
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode  # as shells report a signal
+    return (
+        process.returncode if process.returncode >= 0 else 128 - process.returncode
+    )  # as shells report a signal
 
 
 def _end_with_this_process() -> None:

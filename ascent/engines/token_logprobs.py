@@ -44,7 +44,8 @@ def token_logprobs(
             own = logprobs[len(found)]
             # The same number twice: two kernels may round a log-prob differently.
             known = {
-                token: own if token == tokens[len(found)] else value for token, value in zip(ids, values, strict=True)
+                token: own if token == tokens[len(found)] else value
+                for token, value in zip(ids, values, strict=True)
             }
             found.append(TokenLogprob(own, known))
     return found

@@ -18,7 +18,9 @@ from ascent.models.adapters import base_of
 
 T = TypeVar("T")
 # Letters, digits, signs, white space and two scripts: vocabularies that differ seldom agree on all of it.
-VOCABULARY_PROBE = 'Ascent 0123456789 1+1=2; don\'t {"a": [x_y]}\n\n\tGrüße 你好 <|im_end|> the of and'
+VOCABULARY_PROBE = (
+    'Ascent 0123456789 1+1=2; don\'t {"a": [x_y]}\n\n\tGrüße 你好 <|im_end|> the of and'
+)
 
 
 class ServedModel(NamedTuple):
@@ -30,7 +32,9 @@ class ServedModel(NamedTuple):
     numerics: str | None = None
     takes_adapters: bool = False
     weights_sample: str | None = None
-    needs_head: bool = False  # a folder must hold the output head, even where it is tied to the embeddings
+    needs_head: bool = (
+        False  # a folder must hold the output head, even where it is tied to the embeddings
+    )
     keeps_head: bool = False  # a tied output head keeps its old weights
 
 
@@ -63,14 +67,21 @@ class AscentUpdates:
     def check(self) -> ServedModel:
         model = self._model()
         if model.get("owned_by") != "ascent" or not isinstance(model.get("weights_id"), str):
-            raise ValueError(f"{self._client.url} is no ascent serve; for vLLM set rollouts.engine=vllm")
+            raise ValueError(
+                f"{self._client.url} is no ascent serve; for vLLM set rollouts.engine=vllm"
+            )
         self._name, adapters = str(model["id"]), model.get("takes_adapters") is True
         sample = model.get("weights_sample")
-        return ServedModel(self._name, model.get("max_model_len"), model.get("numerics"), adapters, sample)
+        return ServedModel(
+            self._name, model.get("max_model_len"), model.get("numerics"), adapters, sample
+        )
 
     def push(self, version: int, folder: Path) -> Pushed:
         body = {"version": version, "folder": str(folder)}
-        return Pushed(_post(self._client, "/weights", body, lambda reply: _text(reply, "weights_id")), self._name)
+        return Pushed(
+            _post(self._client, "/weights", body, lambda reply: _text(reply, "weights_id")),
+            self._name,
+        )
 
     def stamp(self, choice: dict[str, Any] | None = None) -> str:
         return _text(self._model() if choice is None else choice, "weights_id")
@@ -109,12 +120,21 @@ class VLLMUpdates:
         model = self._client.get("/models", _models)[0]
         self._name = str(model["id"])
         length, adapters = model.get("max_model_len"), self._takes_adapters()
-        packs = "device_config=cpu" in str(self._root.get("/server_info", parse_json_object).get("vllm_config"))
+        packs = "device_config=cpu" in str(
+            self._root.get("/server_info", parse_json_object).get("vllm_config")
+        )
         keeps = packs and not self._has_head()
-        return ServedModel(self._name, length, takes_adapters=adapters, needs_head=packs, keeps_head=keeps)
+        return ServedModel(
+            self._name, length, takes_adapters=adapters, needs_head=packs, keeps_head=keeps
+        )
 
     def _has_head(self) -> bool:
-        checksums = _post(self._root, "/weight_checker", {"action": "checksum"}, lambda reply: reply.get("checksums"))
+        checksums = _post(
+            self._root,
+            "/weight_checker",
+            {"action": "checksum"},
+            lambda reply: reply.get("checksums"),
+        )
         return any("lm_head" in name for name in checksums or ())
 
     def _takes_adapters(self) -> bool:
@@ -139,9 +159,13 @@ class VLLMUpdates:
 
     def _load_adapter(self, version: int, folder: Path) -> Pushed:
         name = f"{self._own}-{version}-{secrets.token_hex(4)}"
-        for old in [each for each in self._loaded if not each.startswith(f"{self._own}-{version}-")]:
+        for old in [
+            each for each in self._loaded if not each.startswith(f"{self._own}-{version}-")
+        ]:
             if old in self._served_names():
-                self._client.post("/unload_lora_adapter", json.dumps({"lora_name": old}).encode(), bytes)
+                self._client.post(
+                    "/unload_lora_adapter", json.dumps({"lora_name": old}).encode(), bytes
+                )
             self._loaded.remove(old)
         body = {"lora_name": name, "lora_path": str(folder)}
         self._client.post("/load_lora_adapter", json.dumps(body).encode(), bytes)
@@ -151,7 +175,10 @@ class VLLMUpdates:
     def _reload(self, folder: Path | str, stamp: str) -> None:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         _post(self._root, "/collective_rpc", reload, lambda reply: reply)
-        if _post(self._root, "/reset_prefix_cache", {}, lambda reply: reply).get("success") is not True:
+        if (
+            _post(self._root, "/reset_prefix_cache", {}, lambda reply: reply).get("success")
+            is not True
+        ):
             raise ServerFailed("server_error", f"{self._root.url} could not empty its prefix cache")
         _post(self._root, "/update_weight_version", {"new_version": stamp}, lambda reply: reply)
 
@@ -159,7 +186,9 @@ class VLLMUpdates:
         if not self._loaded:
             return self._weight_version()
         name = self._loaded[-1]
-        known = choice is not None or name in self._served_names()  # a choice is that of the adapter it was asked of
+        known = (
+            choice is not None or name in self._served_names()
+        )  # a choice is that of the adapter it was asked of
         return f"{self._weight_version()} {name if known else 'gone'}"
 
     def _weight_version(self) -> str:
@@ -169,10 +198,14 @@ class VLLMUpdates:
         return [str(each["id"]) for each in self._client.get("/models", _models)]
 
 
-def check_vocabulary(url: str, token: str | None, retry: RetryPolicy, encode: Callable[[str], list[int]]) -> None:
+def check_vocabulary(
+    url: str, token: str | None, retry: RetryPolicy, encode: Callable[[str], list[int]]
+) -> None:
     """ValueError if the server tokenizes a text differently."""
     client = Client(url.rstrip("/").removesuffix("/v1"), token=token, retry=retry)
-    tokens = _post(client, "/tokenize", {"prompt": VOCABULARY_PROBE}, lambda reply: reply.get("tokens"))
+    tokens = _post(
+        client, "/tokenize", {"prompt": VOCABULARY_PROBE}, lambda reply: reply.get("tokens")
+    )
     if tokens != list(encode(VOCABULARY_PROBE)):
         raise ValueError(
             f"the server at {client.url} has another vocabulary than the policy: it reads a test text as the tokens "
@@ -180,8 +213,12 @@ def check_vocabulary(url: str, token: str | None, retry: RetryPolicy, encode: Ca
         )
 
 
-def _post(client: Client, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-    return client.post(path, json.dumps(body).encode(), lambda reply: read(parse_json_object(reply)))
+def _post(
+    client: Client, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]
+) -> T:
+    return client.post(
+        path, json.dumps(body).encode(), lambda reply: read(parse_json_object(reply))
+    )
 
 
 def _models(reply: bytes) -> list[dict[str, Any]]:

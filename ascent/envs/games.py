@@ -43,7 +43,11 @@ class MazeEpisode:
     def _view(self) -> str:
         if self.shows == "drawing":
             marks = {self.goal: GOAL, self.here: START}
-            signs = (((r, c), sign) for r, line in enumerate(self.lines) for c, sign in enumerate(f"{line}\n"))
+            signs = (
+                ((r, c), sign)
+                for r, line in enumerate(self.lines)
+                for c, sign in enumerate(f"{line}\n")
+            )
             return "".join(marks.get(place, _without_marks(sign)) for place, sign in signs)
         ways = "".join(move for move in MOVES if self._is_free(self._next_cell(move)))
         down, right = self.goal[0] - self.here[0], self.goal[1] - self.here[1]
@@ -55,12 +59,18 @@ class MazeEpisode:
 
     def _is_free(self, place: Place) -> bool:
         row, column = place
-        return 0 <= row < len(self.lines) and 0 <= column < len(self.lines[row]) and self.lines[row][column] != WALL
+        return (
+            0 <= row < len(self.lines)
+            and 0 <= column < len(self.lines[row])
+            and self.lines[row][column] != WALL
+        )
 
     def _find(self, sign: str) -> Place:
         places = [(r, line.index(sign)) for r, line in enumerate(self.lines) if sign in line]
         if len(places) != 1:
-            raise ValueError(f"prompt {self.prompt.id!r}: a maze has one {sign}, this one {len(places)}")
+            raise ValueError(
+                f"prompt {self.prompt.id!r}: a maze has one {sign}, this one {len(places)}"
+            )
         return places[0]
 
 
@@ -80,9 +90,13 @@ class Maze:
 
 
 def _parse_maze(prompt: Prompt) -> list[str]:
-    lines = [line for line in prompt.messages[-1].content.splitlines() if re.fullmatch(r"[.#SG]+", line)]
+    lines = [
+        line for line in prompt.messages[-1].content.splitlines() if re.fullmatch(r"[.#SG]+", line)
+    ]
     if len({len(line) for line in lines}) != 1:
-        raise ValueError(f"prompt {prompt.id!r} holds no maze: lines of . and # of one length, with one S and one G")
+        raise ValueError(
+            f"prompt {prompt.id!r} holds no maze: lines of . and # of one length, with one S and one G"
+        )
     return lines
 
 
@@ -141,9 +155,13 @@ class TwentyQuestions:
         self.things = THINGS if things is None else things
         both = set(self.things) & {word for words in self.things.values() for word in words}
         if both:
-            raise ValueError(f"env twenty_questions: {sorted(both)[0]!r} is a thing and a property; rename one")
+            raise ValueError(
+                f"env twenty_questions: {sorted(both)[0]!r} is a thing and a property; rename one"
+            )
         if len(self.things) < 2:
-            raise ValueError("env twenty_questions: things needs at least 2 entries, or there is nothing to guess")
+            raise ValueError(
+                "env twenty_questions: things needs at least 2 entries, or there is nothing to guess"
+            )
 
     def __call__(self, prompt: Prompt) -> TwentyQuestionsEpisode:
         return TwentyQuestionsEpisode(prompt, self.things)

@@ -59,7 +59,11 @@ def bind_env(use: str, target: Any, options: dict[str, Any]) -> EnvFactory:
                 "returns an environment"
             )
         make: Callable[[Prompt], Env] = factory
-        return EnvFactory(use, make, factory.close) if isinstance(factory, Closeable) else EnvFactory(use, make)
+        return (
+            EnvFactory(use, make, factory.close)
+            if isinstance(factory, Closeable)
+            else EnvFactory(use, make)
+        )
     if not callable(target):
         raise ValueError(f"env {use} is a {type(target).__name__}, not a function or a class")
     check_options(f"env {use}", target, options, called_with="the prompt")

@@ -41,7 +41,10 @@ class Search:
                 held = K1 * (1 - B + B * self._lengths[place] / self._mean)
                 scores[place] = scores.get(place, 0.0) + rarity * times * (K1 + 1) / (times + held)
         best = sorted(scores, key=lambda place: (-scores[place], place))[: self.results]
-        return "\n".join(f"{n}. {self.passages[place]}" for n, place in enumerate(best, start=1)) or "nothing found"
+        return (
+            "\n".join(f"{n}. {self.passages[place]}" for n, place in enumerate(best, start=1))
+            or "nothing found"
+        )
 
 
 def _words(text: str) -> list[str]:
@@ -54,7 +57,9 @@ def _read(corpus: str) -> list[str]:
         raise ValueError(f"search: corpus={corpus}: there is no such file")
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if path.suffix == ".jsonl":
-        lines = [_passage(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1)]
+        lines = [
+            _passage(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1)
+        ]
     if not any(_words(line) for line in lines):
         raise ValueError(f"search: corpus={corpus} holds no passage")
     return lines
@@ -66,5 +71,7 @@ def _passage(line: str, where: str) -> str:
     except json.JSONDecodeError as error:
         raise ValueError(f"search: {where} is not JSON: {error}") from None
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise ValueError(f"search: {where} has no `text`; a passage is {{'text': ..., 'title': ...}}")
+        raise ValueError(
+            f"search: {where} has no `text`; a passage is {{'text': ..., 'title': ...}}"
+        )
     return f"{row['title']}: {row['text']}" if row.get("title") else row["text"]

@@ -17,7 +17,11 @@ from ascent.sandbox.limits import Limits
 from ascent.sandbox.programs import Sandbox, Sandboxing
 from ascent.sandbox.timeouts import error_summary, within
 
-BUILT_IN = {"python": "a program; what it prints", "calculator": "arithmetic", "search": "words; passages"}
+BUILT_IN = {
+    "python": "a program; what it prints",
+    "calculator": "arithmetic",
+    "search": "words; passages",
+}
 MAX_CALLS = 64
 Tool = Callable[[str], str]
 
@@ -34,7 +38,9 @@ class Python:
     """Runs a program in a fresh sandbox."""
 
     def __init__(self, seconds: float, sandbox: Sandboxing, workers: int) -> None:
-        limits = Limits(wall_seconds=seconds, test_seconds=seconds, cpu_seconds=max(1, round(seconds)))
+        limits = Limits(
+            wall_seconds=seconds, test_seconds=seconds, cpu_seconds=max(1, round(seconds))
+        )
         self._sandbox = Sandbox(workers=workers, limits=limits, sandbox=sandbox)
         self._seconds = seconds
 
@@ -45,7 +51,9 @@ class Python:
         if done.error is not None:
             raise ToolError("raised", f"the program was stopped: {done.error}")
         if done.status != 0:
-            raise ToolError("raised", (done.stderr.strip() or f"exit status {done.status}").splitlines()[-1])
+            raise ToolError(
+                "raised", (done.stderr.strip() or f"exit status {done.status}").splitlines()[-1]
+            )
         return done.stdout.rstrip("\n")
 
     def close(self) -> None:
@@ -73,8 +81,15 @@ class Tools:
         if not tools:
             raise ValueError("env tools: tools is empty; name at least one, such as calculator")
         if not seconds > 0 or characters < 1:
-            raise ValueError(f"env tools: seconds={seconds}, characters={characters}, but both must be above 0")
-        self.role, self.seconds, self.characters, self.announce = role, seconds, characters, announce
+            raise ValueError(
+                f"env tools: seconds={seconds}, characters={characters}, but both must be above 0"
+            )
+        self.role, self.seconds, self.characters, self.announce = (
+            role,
+            seconds,
+            characters,
+            announce,
+        )
         self.tools: dict[str, Tool] = {}
         self._python: Python | None = None
         for use in tools:
@@ -97,7 +112,9 @@ class Tools:
         try:
             # The sandbox has its own limit, which does not count the wait for a free worker.
             result = (
-                tool(text) if tool is self._python else within(self.seconds, lambda: tool(text), name=f"tool-{name}")
+                tool(text)
+                if tool is self._python
+                else within(self.seconds, lambda: tool(text), name=f"tool-{name}")
             )
         except ToolError as failure:
             return f"error: {failure}", failure.kind
@@ -108,7 +125,9 @@ class Tools:
         if not isinstance(result, str):
             return f"error: {name} returned a {type(result).__name__}, not text", "raised"
         excess = len(result) - self.characters
-        return (f"{result[: self.characters]} ({excess} more characters)" if excess > 0 else result), "calls"
+        return (
+            f"{result[: self.characters]} ({excess} more characters)" if excess > 0 else result
+        ), "calls"
 
     def close(self) -> None:
         if self._python is not None:
@@ -119,7 +138,9 @@ def _make_search(corpus: str | None, results: int) -> Tool:
     from ascent.envs.search import Search
 
     if corpus is None:
-        raise ValueError("env tools: search needs the option corpus, a file with one passage per line")
+        raise ValueError(
+            "env tools: search needs the option corpus, a file with one passage per line"
+        )
     return Search(corpus, results=results)
 
 
@@ -141,8 +162,15 @@ class ToolEpisode:
     def first(self) -> Prompt:
         if not self.tools.announce:
             return self.prompt
-        known = [f"<{name}>...</{name}> ({BUILT_IN.get(name, 'text in, text out')})" for name in self.tools.tools]
-        text = "You can call tools: " + ", ".join(known) + ". End your turn after a call and read its <result>."
+        known = [
+            f"<{name}>...</{name}> ({BUILT_IN.get(name, 'text in, text out')})"
+            for name in self.tools.tools
+        ]
+        text = (
+            "You can call tools: "
+            + ", ".join(known)
+            + ". End your turn after a call and read its <result>."
+        )
         head, *rest = self.prompt.messages
         if head.role == "system":
             messages = (Message("system", f"{head.content}\n\n{text}"), *rest)
@@ -166,10 +194,13 @@ class ToolEpisode:
             counts.update({f"{name}/malformed"})
         unanswered = [*(name for name, _ in calls), *unclosed][len(results) :]
         if unanswered:
-            results.append(f"error: {len(unanswered)} more calls were not answered; a turn has at most {MAX_CALLS}")
+            results.append(
+                f"error: {len(unanswered)} more calls were not answered; a turn has at most {MAX_CALLS}"
+            )
             counts.update(f"{name}/left_out" for name in unanswered)
         return Reply(
-            Message(self.tools.role, "\n".join(f"<result>{result}</result>" for result in results)), counts=counts
+            Message(self.tools.role, "\n".join(f"<result>{result}</result>" for result in results)),
+            counts=counts,
         )
 
     def _parse_calls(self, text: str) -> tuple[list[tuple[str, str]], str]:

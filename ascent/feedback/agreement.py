@@ -63,7 +63,9 @@ def squared(one: float, other: float) -> float:
     return (one - other) ** 2
 
 
-def krippendorff(units: Sequence[Sequence[Any]], distance: Callable[[Any, Any], float] = unequal) -> float | None:
+def krippendorff(
+    units: Sequence[Sequence[Any]], distance: Callable[[Any, Any], float] = unequal
+) -> float | None:
     """Krippendorff's alpha of any number of annotators, some of them absent: 1 - observed / expected disagreement.
 
     Units with one value are left out. For labels (0,0) (1,1) (0,1): of six values three are 0 and three are 1. Observed
@@ -73,10 +75,14 @@ def krippendorff(units: Sequence[Sequence[Any]], distance: Callable[[Any, Any], 
     paired = [unit for unit in units if len(unit) > 1]
     count = sum(map(len, paired))
     observed = sum(
-        2 * sum(distance(one, other) for one, other in combinations(unit, 2)) / (len(unit) - 1) for unit in paired
+        2 * sum(distance(one, other) for one, other in combinations(unit, 2)) / (len(unit) - 1)
+        for unit in paired
     )
     values = Counter(value for unit in paired for value in unit)
-    expected = sum(2 * values[one] * values[other] * distance(one, other) for one, other in combinations(values, 2))
+    expected = sum(
+        2 * values[one] * values[other] * distance(one, other)
+        for one, other in combinations(values, 2)
+    )
     return None if expected == 0 else 1 - (observed / count) / (expected / (count * (count - 1)))
 
 
@@ -94,7 +100,10 @@ def preference_labels(row: Row) -> dict[Unit, str]:
         return {unit: word for unit in units}
     sign = 1 if word == "ranked" else -1
     rank = {answer: sign * number for answer, number in zip(shown, numbers, strict=True)}
-    return {unit: "tie" if rank[unit[1]] == rank[unit[2]] else "ab"[rank[unit[1]] > rank[unit[2]]] for unit in units}
+    return {
+        unit: "tie" if rank[unit[1]] == rank[unit[2]] else "ab"[rank[unit[1]] > rank[unit[2]]]
+        for unit in units
+    }
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:
@@ -103,12 +112,19 @@ def agreement(rows: Sequence[Row]) -> Agreement:
     for row in rows:
         labels[row["annotator"], row.get("repeat", 0)] |= preference_labels(row)
     names = list(dict.fromkeys(row["annotator"] for row in rows))
-    repeated = {name: _cohen(labels[name, 0], labels[name, 1]) for name in names if (name, 1) in labels}
+    repeated = {
+        name: _cohen(labels[name, 0], labels[name, 1]) for name in names if (name, 1) in labels
+    }
     return Agreement(
-        verdicts={name: Counter(row["verdict"] for row in rows if row["annotator"] == name) for name in names},
+        verdicts={
+            name: Counter(row["verdict"] for row in rows if row["annotator"] == name)
+            for name in names
+        },
         between=_between([labels[name, 0] for name in names]),
         self_agreement={name: each for name, each in repeated.items() if each is not None},
-        position_bias={name: each for name in names if (each := _position_bias(name, rows)) is not None},
+        position_bias={
+            name: each for name in names if (each := _position_bias(name, rows)) is not None
+        },
     )
 
 
@@ -131,11 +147,15 @@ def _cohen(one: Mapping[Unit, str], other: Mapping[Unit, str]) -> AgreementScore
     pairs = [(label, other[unit]) for unit, label in one.items() if unit in other]
     if not pairs:
         return None
-    return AgreementScore("Cohen's kappa", sum(a == b for a, b in pairs) / len(pairs), cohen(pairs), len(pairs))
+    return AgreementScore(
+        "Cohen's kappa", sum(a == b for a, b in pairs) / len(pairs), cohen(pairs), len(pairs)
+    )
 
 
 def _position_bias(name: str, rows: Sequence[Row]) -> Interval | None:
-    chosen = [row["verdict"] for row in rows if row["annotator"] == name and row["verdict"] in CHOICES]
+    chosen = [
+        row["verdict"] for row in rows if row["annotator"] == name and row["verdict"] in CHOICES
+    ]
     return wilson(chosen.count("first"), len(chosen)) if chosen else None
 
 
@@ -147,7 +167,10 @@ def agreement_lines(found: Agreement) -> list[str]:
     ]
     if found.between is not None:
         lines.append(f"agreement of {len(found.verdicts)} annotators: {_format(found.between)}")
-    lines += [f"{name} agrees with itself in the other order: {_format(e)}" for name, e in found.self_agreement.items()]
+    lines += [
+        f"{name} agrees with itself in the other order: {_format(e)}"
+        for name, e in found.self_agreement.items()
+    ]
     for name, first in found.position_bias.items():
         biased = not first.low <= 0.5 <= first.high
         lines.append(
@@ -158,5 +181,9 @@ def agreement_lines(found: Agreement) -> list[str]:
 
 
 def _format(found: AgreementScore) -> str:
-    corrected = "undefined, one label only" if found.chance_corrected is None else f"{found.chance_corrected:.3f}"
+    corrected = (
+        "undefined, one label only"
+        if found.chance_corrected is None
+        else f"{found.chance_corrected:.3f}"
+    )
     return f"{found.share:.1%} of {found.units}, {found.measure} {corrected}"

@@ -39,7 +39,9 @@ class Candidates:
         """Whether a prompt is one of the first `limit`."""
         return limit is None or len(self.prompts) < limit or group in self._ids
 
-    def add(self, group: Any, name: str, messages: Messages, text: str, model: str, tokens: int = 0) -> None:
+    def add(
+        self, group: Any, name: str, messages: Messages, text: str, model: str, tokens: int = 0
+    ) -> None:
         """Answers with the same `group` answer one prompt; `name` is the id of a new prompt."""
         if group not in self._ids:
             self._ids[group] = name
@@ -55,7 +57,9 @@ def is_run(source: str) -> bool:
     return (Path(source).expanduser() / CONFIG).is_file()
 
 
-def read_run_candidates(run: Path, *, step: int | None = None, limit: int | None = None) -> Candidates:
+def read_run_candidates(
+    run: Path, *, step: int | None = None, limit: int | None = None
+) -> Candidates:
     """The rollouts in samples.jsonl: a prompt of one step is a group. The file may grow; groups keep their ids."""
     found = Candidates()
     for record in _records(run / SAMPLES, found.left_out):
@@ -92,7 +96,9 @@ def _records(path: Path, left_out: Counter[str]) -> Iterator[Mapping[str, Any]]:
             if isinstance(record, dict) and record.keys() >= COLUMNS:
                 yield record
             else:
-                left_out[DAMAGED] += line.endswith(b"\n")  # the last line may still be being written
+                left_out[DAMAGED] += line.endswith(
+                    b"\n"
+                )  # the last line may still be being written
 
 
 def read_file_candidates(name: str, *, limit: int | None = None) -> Candidates:
@@ -124,12 +130,16 @@ def _read_answers(columns: Columns, source: str) -> tuple[Messages, list[tuple[s
     """The question of a row, and its answers with their models."""
     if columns.has("chosen"):
         pair = read_pair(columns)
-        return pair.prompt.messages, [(_one_text(turns), source) for turns in (pair.chosen, pair.rejected)]
+        return pair.prompt.messages, [
+            (_one_text(turns), source) for turns in (pair.chosen, pair.rejected)
+        ]
     listed = next((name for name in RESPONSES if isinstance(columns.row.get(name), list)), None)
     messages = read_question(columns)
     if listed is None:
         name = columns.first(ANSWERS)
-        return messages, [(_answer_text(columns.get(name), name), str(columns.optional("model") or source))]
+        return messages, [
+            (_answer_text(columns.get(name), name), str(columns.optional("model") or source))
+        ]
     texts = [_answer_text(each, f"{listed}[{n}]") for n, each in enumerate(columns.get(listed))]
     models = columns.optional("models") or [source] * len(texts)
     if not isinstance(models, list) or len(models) != len(texts):
@@ -146,5 +156,8 @@ def _answer_text(value: Any, name: str) -> str:
 
 def _one_text(turns: Sequence[Message]) -> str:
     if len(turns) != 1:
-        raise RowError("type", f"an answer has {len(turns)} messages; only answers of one message can be judged")
+        raise RowError(
+            "type",
+            f"an answer has {len(turns)} messages; only answers of one message can be judged",
+        )
     return turns[0].content

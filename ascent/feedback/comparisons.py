@@ -58,7 +58,12 @@ class ShownComparison:
 
 
 def make_comparisons(
-    prompts: Sequence[Prompt], answers: Mapping[str, Sequence[Answer]], form: Form, *, seed: int, per_prompt: int = 1
+    prompts: Sequence[Prompt],
+    answers: Mapping[str, Sequence[Answer]],
+    form: Form,
+    *,
+    seed: int,
+    per_prompt: int = 1,
 ) -> tuple[list[Comparison], Counter[str]]:
     """The comparisons, and counts of what was left out: blank and duplicate answers carry no preference.
 
@@ -120,7 +125,9 @@ def _distinct(answers: Sequence[Answer], skipped: Counter[str]) -> list[Answer]:
 
 
 def _make_comparison(prompt: Prompt, answers: Sequence[Answer]) -> Comparison:
-    return Comparison(f"{prompt.id}#{'-'.join(each.id for each in answers)}", prompt, tuple(answers))
+    return Comparison(
+        f"{prompt.id}#{'-'.join(each.id for each in answers)}", prompt, tuple(answers)
+    )
 
 
 def _shuffle(items: Sequence[T], rng: KeyedRandom) -> list[T]:

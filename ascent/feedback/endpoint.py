@@ -58,7 +58,9 @@ class ComparisonEndpoint:
 
     def _one(self, shown: ShownComparison) -> Verdict | NoVerdict:
         try:
-            reply = self.client.post("/chat/completions", json.dumps(self.request(shown)).encode(), reply_text)
+            reply = self.client.post(
+                "/chat/completions", json.dumps(self.request(shown)).encode(), reply_text
+            )
         except ServerFailed as failure:
             return NoVerdict(failure.kind)
         return read_verdict(reply)
@@ -66,10 +68,14 @@ class ComparisonEndpoint:
     def request(self, shown: ShownComparison) -> dict[str, Any]:
         """The request body of one comparison."""
         mark = f"-----{secrets.token_hex(8)}-----"
-        asked = "\n\n".join(f"[{each.role}] {each.content}" for each in shown.question.prompt.messages)
+        asked = "\n\n".join(
+            f"[{each.role}] {each.content}" for each in shown.question.prompt.messages
+        )
         first, second = (answer.text for answer in shown.answers)
         case = f"Question:\n{mark}\n{asked}\n{mark}"
-        case += "".join(f"\n\nAnswer {n}:\n{mark}\n{text}\n{mark}" for n, text in ((1, first), (2, second)))
+        case += "".join(
+            f"\n\nAnswer {n}:\n{mark}\n{text}\n{mark}" for n, text in ((1, first), (2, second))
+        )
         rules = _RULES.format(rubric=self._rubric, mark=mark)
         return {
             "model": self._model,

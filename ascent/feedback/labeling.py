@@ -64,14 +64,20 @@ class LabelingPlan:
             raise ValueError(f"form={self.form!r}, but it must be one of {', '.join(FORMS)}")
         for name in ("overlap", "repeat"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}, but it is a share of the comparisons: 0 to 1")
+                raise ValueError(
+                    f"{name}={getattr(self, name)}, but it is a share of the comparisons: 0 to 1"
+                )
         if not 2 <= self.scale <= 9:
             raise ValueError(f"scale={self.scale}, but ratings are one key each: use 2 to 9")
         for name in self.annotators:
             check_name(name)
-        same = [name for name, count in Counter(map(str.casefold, self.annotators)).items() if count > 1]
+        same = [
+            name for name, count in Counter(map(str.casefold, self.annotators)).items() if count > 1
+        ]
         if same:
-            raise ValueError(f"the annotator {same[0]!r} is named twice; names are compared without regard to case")
+            raise ValueError(
+                f"the annotator {same[0]!r} is named twice; names are compared without regard to case"
+            )
 
 
 class Progress(NamedTuple):
@@ -87,11 +93,15 @@ def check_name(name: str) -> str:
     """An annotator's name as it is written into the file."""
     name = unicodedata.normalize("NFC", " ".join(name.split()))
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise ValueError(f"the name {name[:LONGEST_NAME]!r}: give 1 to {LONGEST_NAME} printable characters")
+        raise ValueError(
+            f"the name {name[:LONGEST_NAME]!r}: give 1 to {LONGEST_NAME} printable characters"
+        )
     return name
 
 
-def make_verdict(plan: LabelingPlan, answers: int, word: str, numbers: Sequence[float], comment: str = "") -> Verdict:
+def make_verdict(
+    plan: LabelingPlan, answers: int, word: str, numbers: Sequence[float], comment: str = ""
+) -> Verdict:
     """The verdict that a page sent; ValueError where it does not fit the question."""
     words = {"pairs": CHOICES, "rankings": ("ranked",), "ratings": ("rated",)}[plan.form]
     allowed = [*words, *(each for each in NO_PREFERENCE if each != "tie" or plan.form == "pairs")]
@@ -100,12 +110,20 @@ def make_verdict(plan: LabelingPlan, answers: int, word: str, numbers: Sequence[
     wanted = answers if word in ("ranked", "rated") else 0
     low, high = 1, plan.scale if word == "rated" else answers
     if len(numbers) != wanted or not all(low <= each <= high for each in numbers):
-        raise ValueError(f"{word} needs {wanted} numbers from {low} to {high}, but got {list(numbers)!r:.80}")
+        raise ValueError(
+            f"{word} needs {wanted} numbers from {low} to {high}, but got {list(numbers)!r:.80}"
+        )
     if len(comment) > LONGEST_COMMENT:
-        raise ValueError(f"the comment has {len(comment)} characters; shorten it to {LONGEST_COMMENT}")
+        raise ValueError(
+            f"the comment has {len(comment)} characters; shorten it to {LONGEST_COMMENT}"
+        )
     given = tuple(map(float, numbers))
-    comment = comment.strip().encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be written
-    return Verdict(word, ranks_of(given, high_is_good=False) if word == "ranked" else given, comment)
+    comment = (
+        comment.strip().encode("utf-8", "replace").decode()
+    )  # half of a surrogate pair cannot be written
+    return Verdict(
+        word, ranks_of(given, high_is_good=False) if word == "ranked" else given, comment
+    )
 
 
 class LabelingSession:
@@ -120,9 +138,13 @@ class LabelingSession:
     ) -> None:
         self.log, self.questions, self.plan = log, questions, plan
         self._numbers = {each.id: number for number, each in enumerate(questions)}
-        self._shared = [is_shared(number, plan.overlap, plan.seed) for number in range(len(questions))]
+        self._shared = [
+            is_shared(number, plan.overlap, plan.seed) for number in range(len(questions))
+        ]
         self._clock, self._lock = clock, threading.RLock()
-        self._open: dict[str, tuple[tuple[str, int], float]] = {}  # annotator -> key of the comparison, until when
+        self._open: dict[
+            str, tuple[tuple[str, int], float]
+        ] = {}  # annotator -> key of the comparison, until when
         self._refuse_other_questions()
 
     def annotator(self, name: str) -> str:
@@ -130,7 +152,9 @@ class LabelingSession:
         name = check_name(name)
         known = {each.casefold(): each for each in (*self.plan.annotators, *self.annotators())}
         if self.plan.annotators and name.casefold() not in map(str.casefold, self.plan.annotators):
-            raise ValueError(f"{name!r} is none of the annotators: {', '.join(self.plan.annotators)}")
+            raise ValueError(
+                f"{name!r} is none of the annotators: {', '.join(self.plan.annotators)}"
+            )
         return known.get(name.casefold(), name)
 
     def annotators(self) -> list[str]:
@@ -152,7 +176,14 @@ class LabelingSession:
         seen = f"{annotator}/{shown.question.id}/{shown.repeat}/{shown.order}"
         return f"{self._numbers[shown.question.id]}.{shown.repeat}.{blake2b(seen.encode(), digest_size=8).hexdigest()}"
 
-    def judge(self, annotator: str, ticket: str, word: str, numbers: Sequence[float] = (), comment: str = "") -> None:
+    def judge(
+        self,
+        annotator: str,
+        ticket: str,
+        word: str,
+        numbers: Sequence[float] = (),
+        comment: str = "",
+    ) -> None:
         """Write a verdict; it is on disk when this returns. The same verdict sent again is written once.
 
         The page sends it again when it got no reply: the server may have been killed after the write.
@@ -173,10 +204,14 @@ class LabelingSession:
                 raise StaleQuestion("your first verdict on this question was taken back")
             shown = self._show(annotator, key)
             if ticket != self.ticket(annotator, shown):
-                raise StaleQuestion("your verdicts have changed in another tab, and with them the order of the answers")
+                raise StaleQuestion(
+                    "your verdicts have changed in another tab, and with them the order of the answers"
+                )
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             second = not self._shared[self._numbers[key[0]]] and key[0] in self._judged_questions()
-            row = verdict_row(shown, verdict, form=self.plan.form, annotator=annotator, time=now, second=second)
+            row = verdict_row(
+                shown, verdict, form=self.plan.form, annotator=annotator, time=now, second=second
+            )
             self.log.append(row)
             self._open.pop(annotator, None)
 
@@ -197,9 +232,16 @@ class LabelingSession:
     def progress(self, annotator: str) -> Progress:
         with self._lock:
             available = list(self._available(annotator, also_open=True))
-            again = sum(not repeat and self._is_repeated(annotator, name) for name, repeat in available)
+            again = sum(
+                not repeat and self._is_repeated(annotator, name) for name, repeat in available
+            )
             everybody = {*self.annotators(), annotator}
-            return Progress(len(self._rows_of(annotator)), len(available) + again, len(self.log.rows), len(everybody))
+            return Progress(
+                len(self._rows_of(annotator)),
+                len(available) + again,
+                len(self.log.rows),
+                len(everybody),
+            )
 
     def _available(self, annotator: str, *, also_open: bool = False) -> Iterator[tuple[str, int]]:
         """Keys of what the annotator can be asked, the next one first; `also_open`: what others have open too."""
@@ -209,28 +251,51 @@ class LabelingSession:
         first = opened[0] if opened and opened[0] not in judged else None
         if first is not None:
             yield first
-        again = [(index, (row["id"], 1)) for index, row in enumerate(own) if self._asks_again(annotator, row)]
+        again = [
+            (index, (row["id"], 1))
+            for index, row in enumerate(own)
+            if self._asks_again(annotator, row)
+        ]
         waiting = [(index, key) for index, key in again if key not in judged and key != first]
         yield from (key for index, key in waiting if len(own) - index > GAP)
         taken = self._judged_questions()
         if not also_open:
             now = self._clock()
-            taken |= {key[0] for name, (key, until) in self._open.items() if name != annotator and until > now}
+            taken |= {
+                key[0]
+                for name, (key, until) in self._open.items()
+                if name != annotator and until > now
+            }
         for number, question in enumerate(self.questions):
             key = question.id, 0
-            if key not in judged and key != first and (self._shared[number] or question.id not in taken):
+            if (
+                key not in judged
+                and key != first
+                and (self._shared[number] or question.id not in taken)
+            ):
                 yield key
         yield from (key for index, key in waiting if len(own) - index <= GAP)
 
     def _judged_questions(self) -> set[str]:
         """The ids of what somebody has judged."""
-        return {row["id"] for row in self.log.rows if row["verdict"] != "skip" and row.get(SET_ASIDE) != SECOND}
+        return {
+            row["id"]
+            for row in self.log.rows
+            if row["verdict"] != "skip" and row.get(SET_ASIDE) != SECOND
+        }
 
     def _asks_again(self, annotator: str, row: Row) -> bool:
-        return not row.get("repeat") and row["verdict"] != "skip" and self._is_repeated(annotator, row["id"])
+        return (
+            not row.get("repeat")
+            and row["verdict"] != "skip"
+            and self._is_repeated(annotator, row["id"])
+        )
 
     def _is_repeated(self, annotator: str, name: str) -> bool:
-        return KeyedRandom("feedback/again", self.plan.seed, annotator, name).uniform() < self.plan.repeat
+        return (
+            KeyedRandom("feedback/again", self.plan.seed, annotator, name).uniform()
+            < self.plan.repeat
+        )
 
     def _show(self, annotator: str, key: tuple[str, int]) -> ShownComparison:
         question = self.questions[self._numbers[key[0]]]
@@ -240,12 +305,16 @@ class LabelingSession:
             return ShownComparison(question, self._shown_in(first).order[::-1], 1)
         count = len(question.answers)
         before = sum(len(row["shown"]) == count and not row.get("repeat") for row in own)
-        return ShownComparison(question, balanced_order(count, before, "feedback/label", self.plan.seed, annotator))
+        return ShownComparison(
+            question, balanced_order(count, before, "feedback/label", self.plan.seed, annotator)
+        )
 
     def _shown_in(self, row: Row) -> ShownComparison:
         question = self.questions[self._numbers[row["id"]]]
         ids = [answer.id for answer in question.answers]
-        return ShownComparison(question, tuple(ids.index(each) for each in row["shown"]), row.get("repeat", 0))
+        return ShownComparison(
+            question, tuple(ids.index(each) for each in row["shown"]), row.get("repeat", 0)
+        )
 
     def _parse(self, ticket: str) -> tuple[str, int]:
         number, _, rest = ticket.partition(".")

@@ -29,10 +29,15 @@ class PreferenceLog:
         self._handle = os.open(path, FLAGS, 0o644)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(self._handle), path.stat()):  # the other process replaced it meanwhile
+            if not os.path.samestat(
+                os.fstat(self._handle), path.stat()
+            ):  # the other process replaced it meanwhile
                 raise BlockingIOError
             found = jsonl.read(path)
-            foreign = next((row for row in found.records if not {"id", "annotator", "verdict"} <= set(row)), None)
+            foreign = next(
+                (row for row in found.records if not {"id", "annotator", "verdict"} <= set(row)),
+                None,
+            )
             if foreign is not None:
                 raise ValueError(
                     f"{path} holds a line that collect did not write (it has the columns {', '.join(foreign)}); give "
@@ -44,7 +49,9 @@ class PreferenceLog:
                 _sync_folder(path)
         except BlockingIOError:
             os.close(self._handle)
-            raise ValueError(f"{path} is being written by another process; wait for it, or give another file") from None
+            raise ValueError(
+                f"{path} is being written by another process; wait for it, or give another file"
+            ) from None
         except BaseException:
             os.close(self._handle)
             raise
@@ -71,7 +78,11 @@ class PreferenceLog:
 
     def undo_of(self, annotator: str) -> Row | None:
         """Remove the annotator's last line, whoever wrote a line after it and whichever process wrote it."""
-        own = (index for index in reversed(range(len(self.rows))) if self.rows[index]["annotator"] == annotator)
+        own = (
+            index
+            for index in reversed(range(len(self.rows)))
+            if self.rows[index]["annotator"] == annotator
+        )
         index = next(own, None)
         return None if index is None else self._remove(index)
 
@@ -93,7 +104,9 @@ class PreferenceLog:
             fcntl.flock(handle, fcntl.LOCK_EX)
             lines = self.path.read_bytes().removesuffix(b"\n").split(b"\n")
             with open(handle, "wb", closefd=False) as file:
-                file.writelines(line + b"\n" for index, line in enumerate(lines) if index != without)
+                file.writelines(
+                    line + b"\n" for index, line in enumerate(lines) if index != without
+                )
             os.fsync(handle)
             os.replace(temporary, self.path)
         except BaseException:
@@ -114,7 +127,12 @@ class PreferenceLog:
     def __enter__(self) -> PreferenceLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
 

@@ -53,7 +53,9 @@ class Samples:
 
     def put(self, index: int, prompt: Prompt, answers: Sequence[Answer], weights: str) -> None:
         row = {"model": index, "weights": weights, "prompt": prompt.id}
-        row["answers"] = [{"id": a.id, "model": a.model, "text": a.text, "tokens": a.tokens} for a in answers]
+        row["answers"] = [
+            {"id": a.id, "model": a.model, "text": a.text, "tokens": a.tokens} for a in answers
+        ]
         self._lines.append(row)
         self._remember(row)
 
@@ -62,7 +64,10 @@ class Samples:
 
     def answers(self, prompts: Sequence[Prompt], models: int) -> dict[str, list[Answer]]:
         """For every prompt, the answers of all models, in their order."""
-        return {p.id: [answer for index in range(models) for answer in self._found[index, p.id]] for p in prompts}
+        return {
+            p.id: [answer for index in range(models) for answer in self._found[index, p.id]]
+            for p in prompts
+        }
 
     def check_weights(self, index: int, name: str, weights: str) -> None:
         known = self.weights.get(index)

@@ -27,13 +27,21 @@ class SimulatedAnnotator:
 
     def __post_init__(self) -> None:
         if not 0 <= self.noise <= 0.5:
-            raise ValueError(f"noise={self.noise}, but it is the share of flipped choices: 0 to 0.5")
+            raise ValueError(
+                f"noise={self.noise}, but it is the share of flipped choices: 0 to 0.5"
+            )
         if not self.strength > 0:
-            raise ValueError(f"strength={self.strength}, but it must be above 0; 4 is a clear preference")
+            raise ValueError(
+                f"strength={self.strength}, but it must be above 0; 4 is a clear preference"
+            )
         if not (self.tie >= 0 and math.isfinite(self.tie) and math.isfinite(self.bias)):
-            raise ValueError(f"tie={self.tie}, bias={self.bias}: both must be finite, and a tie at least 0")
+            raise ValueError(
+                f"tie={self.tie}, bias={self.bias}: both must be finite, and a tie at least 0"
+            )
         if self.bias and math.isinf(self.strength):
-            raise ValueError(f"bias={self.bias} is a log-odds beside strength * difference; give a strength too")
+            raise ValueError(
+                f"bias={self.bias} is a log-odds beside strength * difference; give a strength too"
+            )
 
 
 def annotator_from_options(options: Mapping[str, str], owner: str) -> SimulatedAnnotator:
@@ -51,13 +59,23 @@ def annotator_from_options(options: Mapping[str, str], owner: str) -> SimulatedA
 def preference(scores: Sequence[float], model: SimulatedAnnotator) -> float:
     """The probability that the first of two is chosen, if they are not a tie."""
     gap = scores[0] - scores[1]
-    sharp = math.copysign(math.inf, gap) if math.isinf(model.strength) else model.strength * gap + model.bias
+    sharp = (
+        math.copysign(math.inf, gap)
+        if math.isinf(model.strength)
+        else model.strength * gap + model.bias
+    )
     clean = 1 / (1 + math.exp(-sharp)) if sharp >= 0 else math.exp(sharp) / (1 + math.exp(sharp))
     return model.noise + (1 - 2 * model.noise) * clean
 
 
 def verdict(
-    shown: ShownComparison, scores: Sequence[float], form: Form, model: SimulatedAnnotator, *, seed: int, annotator: str
+    shown: ShownComparison,
+    scores: Sequence[float],
+    form: Form,
+    model: SimulatedAnnotator,
+    *,
+    seed: int,
+    annotator: str,
 ) -> Verdict:
     """The verdict for these scores. Rankings are Plackett-Luce draws in which noise swaps neighbors."""
     rng = KeyedRandom("feedback/verdict", seed, annotator, shown.question.id, shown.repeat)
@@ -69,7 +87,10 @@ def verdict(
         return Verdict("first" if rng.uniform() < preference(scores, model) else "second")
     if math.isinf(model.strength) and model.noise == 0:
         return Verdict("ranked", ranks_of(scores, high_is_good=True))
-    drawn = [score if math.isinf(model.strength) else model.strength * score + rng.gumbel() for score in scores]
+    drawn = [
+        score if math.isinf(model.strength) else model.strength * score + rng.gumbel()
+        for score in scores
+    ]
     order = sorted(range(len(scores)), key=lambda index: -drawn[index])
     for index in range(len(order) - 1):
         if rng.uniform() < model.noise:

@@ -47,7 +47,13 @@ def ranks_of(numbers: Sequence[float], *, high_is_good: bool) -> tuple[float, ..
 
 
 def verdict_row(
-    shown: ShownComparison, verdict: Verdict, *, form: Form, annotator: str, time: str, second: bool = False
+    shown: ShownComparison,
+    verdict: Verdict,
+    *,
+    form: Form,
+    annotator: str,
+    time: str,
+    second: bool = False,
 ) -> dict[str, Any]:
     """One line of the file. It names the models, which the annotator does not see.
 
@@ -66,8 +72,17 @@ def verdict_row(
     else:
         column = "ranks" if verdict.word == "ranked" else "ratings"
         row |= {"responses": texts, column: list(verdict.numbers)}
-    row |= {"id": shown.question.id, "form": form, "annotator": annotator, "time": time, "verdict": verdict.word}
-    row |= {"shown": [answer.id for answer in shown.answers], "models": [answer.model for answer in shown.answers]}
+    row |= {
+        "id": shown.question.id,
+        "form": form,
+        "annotator": annotator,
+        "time": time,
+        "verdict": verdict.word,
+    }
+    row |= {
+        "shown": [answer.id for answer in shown.answers],
+        "models": [answer.model for answer in shown.answers],
+    }
     if shown.repeat:
         row["repeat"] = shown.repeat
     if verdict.comment:

@@ -38,15 +38,23 @@ def wilson(wins: float, count: int, *, level: float = LEVEL) -> Interval:
     8 of 10 at 95%: .4902 to .9433. For 10 of 10 it is .7225 to 1, where bootstrapping gives no width.
     """
     if not 0 <= wins <= count or count < 1:
-        raise ValueError(f"{wins} wins of {count}; there must be at least one comparison, and no more wins than those")
+        raise ValueError(
+            f"{wins} wins of {count}; there must be at least one comparison, and no more wins than those"
+        )
     z2 = _z(level) ** 2
     share = wins / count
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = math.sqrt(z2) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+    half = (
+        math.sqrt(z2)
+        * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+        / (1 + z2 / count)
+    )
     return Interval(share, max(middle - half, 0.0), min(middle + half, 1.0), count)
 
 
-def length_matched(outcomes: Sequence[float], longer: Sequence[float], *, level: float = LEVEL) -> Interval:
+def length_matched(
+    outcomes: Sequence[float], longer: Sequence[float], *, level: float = LEVEL
+) -> Interval:
     """The win rate that answers of equal length would have, by logistic regression on the difference of lengths.
 
     P(A preferred) = sigmoid(a + b x), x being how much longer A's answer is, divided by the root mean square of all
@@ -56,7 +64,9 @@ def length_matched(outcomes: Sequence[float], longer: Sequence[float], *, level:
     et al., 2024.)
     """
     if len(outcomes) != len(longer) or not outcomes:
-        raise ValueError(f"{len(outcomes)} outcomes and {len(longer)} lengths; give one of each for every prompt")
+        raise ValueError(
+            f"{len(outcomes)} outcomes and {len(longer)} lengths; give one of each for every prompt"
+        )
     scale = math.sqrt(math.fsum(each**2 for each in longer) / len(longer)) or 1.0
     xs, ys = [*(each / scale for each in longer), 0.0], [*outcomes, 0.5]
     a = b = 0.0
@@ -64,7 +74,9 @@ def length_matched(outcomes: Sequence[float], longer: Sequence[float], *, level:
         (ga, gb), (haa, hab, hbb) = _derivatives(a, b, xs, ys)
         determinant = haa * hbb - hab**2
         step_a, step_b = (hbb * ga - hab * gb) / determinant, (haa * gb - hab * ga) / determinant
-        shrink = 1 / max(1.0, abs(step_a), abs(step_b))  # Newton overshoots where all outcomes are equal
+        shrink = 1 / max(
+            1.0, abs(step_a), abs(step_b)
+        )  # Newton overshoots where all outcomes are equal
         a, b = a + shrink * step_a, b + shrink * step_b
         if abs(step_a) + abs(step_b) < 1e-12:
             break
@@ -82,7 +94,11 @@ def _derivatives(
     errors, weights = [y - p for y, p in zip(ys, ps, strict=True)], [p * (1 - p) for p in ps]
     gradient = math.fsum(errors), math.fsum(e * x for e, x in zip(errors, xs, strict=True)) - b
     across = math.fsum(w * x for w, x in zip(weights, xs, strict=True))
-    return gradient, (math.fsum(weights), across, math.fsum(w * x * x for w, x in zip(weights, xs, strict=True)) + 1.0)
+    return gradient, (
+        math.fsum(weights),
+        across,
+        math.fsum(w * x * x for w, x in zip(weights, xs, strict=True)) + 1.0,
+    )
 
 
 def _z(level: float) -> float:

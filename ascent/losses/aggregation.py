@@ -64,7 +64,9 @@ def sequence_mean_token_sum(tokens_B: Tensor, *, count_empty: CountEmpty = False
 
 
 @checked
-def sequence_mean_token_scaled(tokens_B: Tensor, *, length: Count, count_empty: CountEmpty = False) -> Weights:
+def sequence_mean_token_scaled(
+    tokens_B: Tensor, *, length: Count, count_empty: CountEmpty = False
+) -> Weights:
     """Sum over each sequence's tokens divided by a constant length (the generation limit), mean over sequences."""
     return Weights(torch.full_like(tokens_B, 1 / length), _counted(tokens_B, count_empty))
 
@@ -99,7 +101,12 @@ def group_mean(tokens_B: Tensor, group_sequences_B: Tensor) -> Weights:
     return Weights(per_group_B / tokens_B.clamp(min=1), per_group_B)
 
 
-PER_SEQUENCE = (sequence_mean_token_mean, sequence_mean_token_sum, sequence_mean_token_scaled, group_mean)
+PER_SEQUENCE = (
+    sequence_mean_token_mean,
+    sequence_mean_token_sum,
+    sequence_mean_token_scaled,
+    group_mean,
+)
 
 
 def tokens_per_sequence(loss_mask_T: Tensor, segments: Segments, dtype: torch.dtype) -> Tensor:

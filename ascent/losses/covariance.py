@@ -57,7 +57,14 @@ def draining(
     tokens apart by group.
     """
     candidates_T = candidates(
-        logprobs_T, log_ratio_T, advantages_T, loss_mask_T, low=low, high=high, least=least, most=most
+        logprobs_T,
+        log_ratio_T,
+        advantages_T,
+        loss_mask_T,
+        low=low,
+        high=high,
+        least=least,
+        most=most,
     )
     wanted = min(_number(loss_mask_T, share), int(candidates_T.sum()))
     chosen_T = torch.zeros_like(loss_mask_T)
@@ -100,7 +107,8 @@ def clip_cov(
     """PPO's clip, and no gradient at all for a random few of the tokens with high covariance (arXiv 2505.22617)."""
     inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
     return PolicyLoss(
-        torch.where(draining_T, 0, inner.loss_T), {**inner.clip_masks, "policy/clip_frac_covariance": draining_T}
+        torch.where(draining_T, 0, inner.loss_T),
+        {**inner.clip_masks, "policy/clip_frac_covariance": draining_T},
     )
 
 
@@ -124,7 +132,11 @@ def most_covariant(
         cov_T = covariances(logprobs_T, advantages_T, loss_mask_T)
         unit = cov_T.abs().max().clamp(min=1e-30) / 1000
         steps_T = (cov_T / unit).round().masked_fill(~loss_mask_T, float("-inf"))
-        by_noise_T = torch.arange(len(cov_T), device=cov_T.device) if noise_T is None else noise_T.argsort(stable=True)
+        by_noise_T = (
+            torch.arange(len(cov_T), device=cov_T.device)
+            if noise_T is None
+            else noise_T.argsort(stable=True)
+        )
         order_T = by_noise_T[steps_T[by_noise_T].argsort(stable=True, descending=True)]
         chosen_T[order_T[:wanted]] = True
     return chosen_T
@@ -133,7 +145,12 @@ def most_covariant(
 @step_statistic(most_covariant_T=most_covariant)
 @checked
 def kl_cov(
-    log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, most_covariant_T: Tensor, *, beta: NonNegative = 1.0
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    most_covariant_T: Tensor,
+    *,
+    beta: NonNegative = 1.0,
 ) -> PolicyLoss:
     """-A ratio, plus beta * |log-ratio| on the few tokens with the largest covariance (arXiv 2505.22617).
 
@@ -149,7 +166,9 @@ def hashed(*numbers_T: Tensor) -> Tensor:
     """A number in [0, 1) that looks random and depends on nothing but the token's own numbers: a hash of their bits."""
     bits_T = torch.zeros_like(numbers_T[0], dtype=torch.int64)
     for x_T in numbers_T:
-        bits_T = splitmix64(bits_T ^ (x_T.detach().double() + 0.0).view(torch.int64))  # + 0.0: -0 and 0 are one number
+        bits_T = splitmix64(
+            bits_T ^ (x_T.detach().double() + 0.0).view(torch.int64)
+        )  # + 0.0: -0 and 0 are one number
     return shift_right(bits_T, 11).double() / 2**53
 
 

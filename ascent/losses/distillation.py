@@ -29,22 +29,34 @@ def gkd(
 
     beta 0 is KL(teacher || student), which covers the teacher; 1 is KL(student || teacher), which picks one mode.
     """
-    student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
+    student_TV, teacher_TV = (
+        _trained(logits_TV, loss_mask_T),
+        _trained(teacher_TV.detach(), loss_mask_T),
+    )
     loss_T = divergence.jensen_shannon(student_TV, teacher_TV, beta=beta, temperature=temperature)
     return ItemLosses(loss_T, loss_mask_T, {})
 
 
 @checked
 def kd(
-    logits_TV: Tensor, teacher_TV: Tensor, loss_mask_T: Tensor, *, temperature: Annotated[Positive, RARE] = 1.0
+    logits_TV: Tensor,
+    teacher_TV: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    temperature: Annotated[Positive, RARE] = 1.0,
 ) -> ItemLosses:
     """Cross-entropy from the teacher's distribution to the student's: KL(teacher || student) plus a constant.
 
     Hinton et al., 2015 (arXiv 1503.02531). S = (.5, .5), T = (.9, .1): log 2 = .693147. Tokens whose student logit is
     -inf contribute 0: nothing the student does could give them mass.
     """
-    student_TV, teacher_TV = _trained(logits_TV, loss_mask_T), _trained(teacher_TV.detach(), loss_mask_T)
-    loss_T = divergence.cross_entropy(teacher_TV, student_TV, temperature=temperature, skip_impossible=True)
+    student_TV, teacher_TV = (
+        _trained(logits_TV, loss_mask_T),
+        _trained(teacher_TV.detach(), loss_mask_T),
+    )
+    loss_T = divergence.cross_entropy(
+        teacher_TV, student_TV, temperature=temperature, skip_impossible=True
+    )
     return ItemLosses(loss_T, loss_mask_T, {})
 
 

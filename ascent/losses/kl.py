@@ -46,7 +46,12 @@ def k2(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tenso
 
 @checked
 def k3(
-    logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
+    logprobs_T: Tensor,
+    ref_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    guard: Guard = GUARD,
+    cap: Cap = 0.0,
 ) -> Tensor:
     """e^x - x - 1: unbiased and never negative; its gradient is that of the forward KL(ref || pi)."""
     value_T = _bregman(-differences(logprobs_T, ref_logprobs_T, loss_mask_T), guard)
@@ -73,24 +78,42 @@ def weighted_k3(
 
 @checked
 def rho_k3(
-    logprobs_T: Tensor, ref_logprobs_T: Tensor, log_ratio_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD
+    logprobs_T: Tensor,
+    ref_logprobs_T: Tensor,
+    log_ratio_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    guard: Guard = GUARD,
 ) -> Tensor:
     """ratio * k3, gradient through both: unbiased in value and gradient even on old samples."""
-    return masked.kept(log_ratio_T, loss_mask_T).exp() * k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard)
+    return masked.kept(log_ratio_T, loss_mask_T).exp() * k3(
+        logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard
+    )
 
 
-def rho_k1(logprobs_T: Tensor, ref_logprobs_T: Tensor, log_ratio_T: Tensor, loss_mask_T: Tensor) -> Tensor:
+def rho_k1(
+    logprobs_T: Tensor, ref_logprobs_T: Tensor, log_ratio_T: Tensor, loss_mask_T: Tensor
+) -> Tensor:
     """ratio * k1, gradient through both: unbiased, may be negative, noisier than rho_k3."""
     return masked.kept(log_ratio_T, loss_mask_T).exp() * k1(logprobs_T, ref_logprobs_T, loss_mask_T)
 
 
 @checked
 def k3_straight_through(
-    logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD, cap: Cap = 0.0
+    logprobs_T: Tensor,
+    ref_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    guard: Guard = GUARD,
+    cap: Cap = 0.0,
 ) -> Tensor:
     """The value of k3 with the gradient of k2."""
     slope_T = k2(logprobs_T, ref_logprobs_T, loss_mask_T)
-    return k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap).detach() + slope_T - slope_T.detach()
+    return (
+        k3(logprobs_T, ref_logprobs_T, loss_mask_T, guard=guard, cap=cap).detach()
+        + slope_T
+        - slope_T.detach()
+    )
 
 
 def k1_straight_through(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
@@ -100,7 +123,9 @@ def k1_straight_through(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T:
 
 
 @checked
-def to_old(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
+def to_old(
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD
+) -> Tensor:
     """KL(old || pi) from old samples: ratio - 1 - log ratio; the trust region of PPO-penalty and of the early stop."""
     return _bregman(differences(logprobs_T, old_logprobs_T, loss_mask_T), guard)
 

@@ -37,7 +37,9 @@ def kto(
     score_B = logprobs_B - ref_logprobs_B.detach()
     point = torch.as_tensor(mismatched_score).detach().clamp(min=0)
     sign_B = torch.where(desirable_B, 1.0, -1.0).to(score_B.dtype)
-    weight_B = torch.full_like(score_B, undesirable_weight).masked_fill(desirable_B, desirable_weight)
+    weight_B = torch.full_like(score_B, undesirable_weight).masked_fill(
+        desirable_B, desirable_weight
+    )
     losses_B = weight_B * (1 - torch.sigmoid(sign_B * beta * (score_B - point)))
     return _unpaired(losses_B, beta * score_B, lengths_B, desirable_B)
 
@@ -81,7 +83,10 @@ def rewards_so_far(
     Rewards .1 and .3 give (.2, 2); after .5, .1 and 0 it is (.2, 5).
     """
     counted_B = lengths_B > 0
-    total, count = masked.total(beta * (logprobs_B - ref_logprobs_B), counted_B), counted_B.sum().to(logprobs_B.dtype)
+    total, count = (
+        masked.total(beta * (logprobs_B - ref_logprobs_B), counted_B),
+        counted_B.sum().to(logprobs_B.dtype),
+    )
     if reward_memory is not None:
         mean, before = reward_memory.to(logprobs_B)
         total, count = total + mean * before, count + before
@@ -109,7 +114,9 @@ def bco(
     return _unpaired(losses_B, reward_B, lengths_B, desirable_B)
 
 
-def _unpaired(losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor) -> ItemLosses:
+def _unpaired(
+    losses_B: Tensor, reward_B: Tensor, lengths_B: Tensor, desirable_B: Tensor
+) -> ItemLosses:
     """The losses with their metrics; an empty response is not counted."""
     counted_B = lengths_B > 0
     metrics: dict[str, Accumulator] = {

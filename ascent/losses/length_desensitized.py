@@ -19,14 +19,21 @@ from ascent.parameter_ranges import Fraction, checked
 
 @checked
 def length_desensitized(
-    loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor, rejected_P: Tensor, *, tail: Fraction = 0.5
+    loss_mask_T: Tensor,
+    segments: Segments,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    *,
+    tail: Fraction = 0.5,
 ) -> Tensor:
     """Tokens beyond the length that a pair's responses share count `tail` in their sums (LD-DPO, arXiv 2409.06411)."""
     beyond_T = beyond_shared(loss_mask_T, segments, chosen_P, rejected_P)
     return torch.ones_like(beyond_T, dtype=torch.float64).masked_fill(beyond_T, tail)
 
 
-def beyond_shared(loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor, rejected_P: Tensor) -> Tensor:
+def beyond_shared(
+    loss_mask_T: Tensor, segments: Segments, chosen_P: Tensor, rejected_P: Tensor
+) -> Tensor:
     """Which tokens lie beyond the shared length of their pair."""
     lengths_B = segments.sum(loss_mask_T)
     shared_P = torch.minimum(lengths_B[chosen_P], lengths_B[rejected_P])

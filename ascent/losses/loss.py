@@ -36,4 +36,8 @@ Terms = Mapping[str, Loss]
 
 def summed(items: ItemLosses) -> Loss:
     """The mean over counted items, as a numerator and a denominator."""
-    return Loss(masked.total(items.losses, items.counted), items.counted.sum().to(items.losses.dtype), items.metrics)
+    return Loss(
+        masked.total(items.losses, items.counted),
+        items.counted.sum().to(items.losses.dtype),
+        items.metrics,
+    )

@@ -57,7 +57,11 @@ def policy_terms(
     weights = aggregation({**known, "tokens_B": tokens_B})
 
     def aggregate(loss_T: Tensor, metrics: Mapping[str, Accumulator]) -> Loss:
-        return Loss(numerator(loss_T, loss_mask_T, weights.weight_B, segments), weights.share_B.sum(), metrics)
+        return Loss(
+            numerator(loss_T, loss_mask_T, weights.weight_B, segments),
+            weights.share_B.sum(),
+            metrics,
+        )
 
     known.setdefault("old_logprobs_T", known["logprobs_T"].detach())
     token_weight_T, dropped = _token_weights(known, token_weights)
@@ -68,13 +72,19 @@ def policy_terms(
     clipped = policy_loss(known)
     masks = {**clipped.clip_masks, **correction.clip_masks, **dropped}
     # A policy loss that takes the correction's weight as an input applies it itself.
-    weight_T = token_weight_T if "correction_T" in policy_loss.inputs else token_weight_T * correction.weight_T
+    weight_T = (
+        token_weight_T
+        if "correction_T" in policy_loss.inputs
+        else token_weight_T * correction.weight_T
+    )
     terms = {"policy": aggregate(weight_T * clipped.loss_T, _ratio_metrics(known, own_T, masks))}
     if kl is not None:
         kl_T = kl(known)
         terms["kl"] = aggregate(kl_T, {"policy/kl_loss": mean_of(kl_T, loss_mask_T)})
     if entropy_bonus is not None:
-        terms["entropy_bonus"] = Loss(masked.total(entropy_bonus(known), loss_mask_T), tokens_B.sum(), {})
+        terms["entropy_bonus"] = Loss(
+            masked.total(entropy_bonus(known), loss_mask_T), tokens_B.sum(), {}
+        )
     if value_loss is not None:
         terms |= value_terms(known, value_loss=value_loss)
     terms.update({extra.name: summed(extra(known)) for extra in extra_losses})
@@ -86,7 +96,11 @@ def value_terms(available: Mapping[str, Any], *, value_loss: Cell) -> dict[str, 
     loss_mask_T = available["loss_mask_T"]
     loss_T = value_loss(available)
     tokens = loss_mask_T.sum().to(loss_T.dtype)
-    return {"value_loss": Loss(masked.total(loss_T, loss_mask_T), tokens, _value_metrics(available, loss_mask_T))}
+    return {
+        "value_loss": Loss(
+            masked.total(loss_T, loss_mask_T), tokens, _value_metrics(available, loss_mask_T)
+        )
+    }
 
 
 def file_terms(
@@ -103,7 +117,10 @@ def file_terms(
     multiplies tokens in the sums instead. `evaluate` calls the loss.
     """
     known = with_sums(available, token_weights)
-    terms = {loss.name: evaluate(loss, known), **{extra.name: extra(known) for extra in extra_losses}}
+    terms = {
+        loss.name: evaluate(loss, known),
+        **{extra.name: extra(known) for extra in extra_losses},
+    }
     shape = terms[loss.name].losses.shape
     for cell in [each for each in token_weights if each.function not in WITHIN_SUMS]:
         weight = cell(known).detach()
@@ -113,7 +130,9 @@ def file_terms(
                 f"{loss.name}; it is for another kind of loss"
             )
         weighted = {name: each for name, each in terms.items() if each.losses.shape == shape}
-        terms |= {name: each._replace(losses=each.losses * weight) for name, each in weighted.items()}
+        terms |= {
+            name: each._replace(losses=each.losses * weight) for name, each in weighted.items()
+        }
     return {name: summed(each) for name, each in terms.items()}
 
 
@@ -128,14 +147,20 @@ def step_statistics(
 
     With a rollout row's `rollout_correction` and `ratio`, statistics of the policy loss read the ratio that it reads.
     """
-    known = with_sums({name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells)
+    known = with_sums(
+        {name: x.detach() if isinstance(x, Tensor) else x for name, x in available.items()}, cells
+    )
     if rollout_correction is not None and ratio is not None and "logprobs_T" in known:
         known.setdefault("old_logprobs_T", known["logprobs_T"])
-        anchors = {name: statistic(known) for name, statistic in rollout_correction.statistics.items()}
+        anchors = {
+            name: statistic(known) for name, statistic in rollout_correction.statistics.items()
+        }
         known["old_logprobs_T"] = rollout_correction({**known, **anchors}).anchor_T
         known["log_ratio_T"] = ratio(known)
     with torch.no_grad():
-        return {name: statistic(known) for each in cells for name, statistic in each.statistics.items()}
+        return {
+            name: statistic(known) for each in cells for name, statistic in each.statistics.items()
+        }
 
 
 def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[str, Any]:
@@ -156,12 +181,16 @@ def with_sums(available: Mapping[str, Any], cells: Sequence[Cell] = ()) -> dict[
     if "ref_logprobs_T" in known:
         known["ref_logprobs_B"] = total(known["ref_logprobs_T"].detach())
     if "chosen_P" in known and "segments" in known:
-        chosen_B = torch.zeros(known["segments"].count, dtype=torch.bool, device=known["chosen_P"].device)
+        chosen_B = torch.zeros(
+            known["segments"].count, dtype=torch.bool, device=known["chosen_P"].device
+        )
         known["chosen_B"] = chosen_B.index_fill(0, known["chosen_P"], True)
     return known
 
 
-def _token_weights(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Tensor, dict[str, Tensor]]:
+def _token_weights(
+    known: Mapping[str, Any], cells: Sequence[Cell]
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The product of the token weights, and which tokens each of them drops."""
     token_weight_T, dropped = torch.ones_like(known["logprobs_T"]).detach(), {}
     for each in cells:
@@ -171,18 +200,24 @@ def _token_weights(known: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Ten
     return token_weight_T, dropped
 
 
-def mismatched_score(logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
+def mismatched_score(
+    logprobs_T: Tensor, ref_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> Tensor:
     """KTO's reference point as (sum, count): the log-ratio of completions behind other prompts."""
     score_B = segments.sum(ratios.differences(logprobs_T.detach(), ref_logprobs_T, loss_mask_T))
     counted_B = segments.sum(loss_mask_T) > 0
     return torch.stack([masked.total(score_B, counted_B), counted_B.sum().to(score_B.dtype)])
 
 
-def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+def _ratio_metrics(
+    known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, Tensor]
+) -> dict[str, Accumulator]:
     loss_mask_T = known["loss_mask_T"]
     ratio_T = known["log_ratio_T"].detach().exp()
     logprobs_T = known["logprobs_T"].detach()
-    metrics: dict[str, Accumulator] = {name: mean_of(mask_T, loss_mask_T) for name, mask_T in masks.items()}
+    metrics: dict[str, Accumulator] = {
+        name: mean_of(mask_T, loss_mask_T) for name, mask_T in masks.items()
+    }
     metrics["policy/approx_kl"] = mean_of(
         estimators.to_old(logprobs_T, known["old_logprobs_T"], loss_mask_T), loss_mask_T
     )
@@ -195,7 +230,9 @@ def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, 
         metrics["policy/ref_kl_k1"] = mean_of(
             estimators.k1(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
         )
-        metrics["policy/ref_kl"] = mean_of(estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T)
+        metrics["policy/ref_kl"] = mean_of(
+            estimators.k3(logprobs_T, known["ref_logprobs_T"], loss_mask_T), loss_mask_T
+        )
     if "sampler_logprobs_T" in known:
         metrics |= _sampler_metrics(own_T, known["sampler_logprobs_T"], loss_mask_T)
     if "entropy_T" in known:
@@ -203,7 +240,9 @@ def _ratio_metrics(known: Mapping[str, Any], own_T: Tensor, masks: Mapping[str, 
     return metrics
 
 
-def _sampler_metrics(own_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> dict[str, Accumulator]:
+def _sampler_metrics(
+    own_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor
+) -> dict[str, Accumulator]:
     """How far the sampler's log-probs are from the trainer's, on the tokens for which it gave one."""
     unknown_T = torch.isnan(sampler_logprobs_T)
     known_T = loss_mask_T & ~unknown_T

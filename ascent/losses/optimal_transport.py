@@ -26,7 +26,9 @@ def matched_margins(pairs: ReferencePairs) -> Tensor:
     pairs = _counted(pairs)
     matched_B = torch.zeros_like(pairs.logprobs_B)
     order_P = pairs.margin(pairs.logprobs_B).argsort(stable=True)
-    matched_B[pairs.chosen_P[order_P]] = pairs.margin(pairs.ref_logprobs_B).sort().values.to(matched_B)
+    matched_B[pairs.chosen_P[order_P]] = (
+        pairs.margin(pairs.ref_logprobs_B).sort().values.to(matched_B)
+    )
     return matched_B.detach()
 
 
@@ -34,7 +36,11 @@ def matched_margins(pairs: ReferencePairs) -> Tensor:
 @checked
 @from_inputs(ReferencePairs)
 def aot(
-    pairs: ReferencePairs, matched_margin_B: Tensor, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0
+    pairs: ReferencePairs,
+    matched_margin_B: Tensor,
+    *,
+    beta: Positive = 0.1,
+    label_smoothing: BelowHalf = 0.0,
 ) -> ItemLosses:
     """-log sigmoid(beta z), z = the policy's margin minus the reference's margin of the same rank in the step.
 
@@ -49,7 +55,9 @@ def matched_scores(pairs: ReferencePairs) -> Tensor:
     """For each sequence of a pair: the log-ratio of the same rank on the other side; 0 for sequences in no pair."""
     pairs = _counted(pairs)
     matched_B = torch.zeros_like(pairs.logprobs_B)
-    chosen, rejected = (each_P.sort(stable=True) for each_P in pairs.sides(pairs.log_ratio_B.detach()))
+    chosen, rejected = (
+        each_P.sort(stable=True) for each_P in pairs.sides(pairs.log_ratio_B.detach())
+    )
     matched_B[pairs.chosen_P[chosen.indices]] = rejected.values
     matched_B[pairs.rejected_P[rejected.indices]] = chosen.values
     return matched_B.detach()
@@ -59,7 +67,11 @@ def matched_scores(pairs: ReferencePairs) -> Tensor:
 @checked
 @from_inputs(ReferencePairs)
 def aot_unpaired(
-    pairs: ReferencePairs, matched_score_B: Tensor, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0
+    pairs: ReferencePairs,
+    matched_score_B: Tensor,
+    *,
+    beta: Positive = 0.1,
+    label_smoothing: BelowHalf = 0.0,
 ) -> ItemLosses:
     """-log sigmoid(beta (u_w - u_l)) between chosen and rejected responses of the same rank, of any prompt.
 
@@ -69,7 +81,9 @@ def aot_unpaired(
     below_P, above_P = pairs.sides(matched_score_B.detach())
     losses_P = smoothed(beta * (chosen_P - below_P), label_smoothing)
     mirrored_P = smoothed(beta * (above_P - rejected_P), label_smoothing)
-    losses_P = losses_P + mirrored_P - mirrored_P.detach()  # the value is counted once, on the chosen side
+    losses_P = (
+        losses_P + mirrored_P - mirrored_P.detach()
+    )  # the value is counted once, on the chosen side
     return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
@@ -77,5 +91,9 @@ def _counted(pairs: ReferencePairs) -> ReferencePairs:
     """Without pairs that are not counted: they take no rank."""
     counted_P = pairs.counted_P
     return ReferencePairs(
-        pairs.logprobs_B, pairs.ref_logprobs_B, pairs.lengths_B, pairs.chosen_P[counted_P], pairs.rejected_P[counted_P]
+        pairs.logprobs_B,
+        pairs.ref_logprobs_B,
+        pairs.lengths_B,
+        pairs.chosen_P[counted_P],
+        pairs.rejected_P[counted_P],
     )

@@ -15,8 +15,15 @@ from ascent.maths.metrics import Accumulator, mean_of
 class Pairs:
     """Pairs for losses without a reference model."""
 
-    def __init__(self, logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor) -> None:
-        self.logprobs_B, self.lengths_B, self.chosen_P, self.rejected_P = logprobs_B, lengths_B, chosen_P, rejected_P
+    def __init__(
+        self, logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
+    ) -> None:
+        self.logprobs_B, self.lengths_B, self.chosen_P, self.rejected_P = (
+            logprobs_B,
+            lengths_B,
+            chosen_P,
+            rejected_P,
+        )
 
     @property
     def mean_B(self) -> Tensor:
@@ -58,7 +65,12 @@ class ReferencePairs(Pairs):
     """Pairs with the reference model's log-probs, which carry no gradient."""
 
     def __init__(
-        self, logprobs_B: Tensor, ref_logprobs_B: Tensor, lengths_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
+        self,
+        logprobs_B: Tensor,
+        ref_logprobs_B: Tensor,
+        lengths_B: Tensor,
+        chosen_P: Tensor,
+        rejected_P: Tensor,
     ) -> None:
         super().__init__(logprobs_B, lengths_B, chosen_P, rejected_P)
         self.ref_logprobs_B = ref_logprobs_B.detach()

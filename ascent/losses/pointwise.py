@@ -65,4 +65,6 @@ def apo_down(pairs: ReferencePairs, *, beta: Positive = 0.1) -> ItemLosses:
     """sigmoid(beta u_w) + 1 - sigmoid(beta (u_w - u_l)): both down, the rejected more (APO-down, arXiv 2408.06266)."""
     reward_B = beta * pairs.log_ratio_B
     chosen_P, rejected_P = pairs.sides(reward_B)
-    return pairs.losses(torch.sigmoid(chosen_P) + 1 - torch.sigmoid(chosen_P - rejected_P), reward_B)
+    return pairs.losses(
+        torch.sigmoid(chosen_P) + 1 - torch.sigmoid(chosen_P - rejected_P), reward_B
+    )

@@ -34,7 +34,10 @@ class PolicyLoss(NamedTuple):
 
 def plain(logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) -> PolicyLoss:
     """-A log pi: REINFORCE, no ratio and no bound; correct only for on-policy data."""
-    logprobs_T, advantages_T = masked.kept(logprobs_T, loss_mask_T), _frozen(advantages_T, loss_mask_T)
+    logprobs_T, advantages_T = (
+        masked.kept(logprobs_T, loss_mask_T),
+        _frozen(advantages_T, loss_mask_T),
+    )
     return PolicyLoss(-advantages_T * logprobs_T, {})
 
 
@@ -45,7 +48,12 @@ def surrogate(log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor) ->
 
 @checked
 def clip(
-    log_ratio_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, low: NonNegative = 0.2, high: NonNegative = 0.2
+    log_ratio_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    low: NonNegative = 0.2,
+    high: NonNegative = 0.2,
 ) -> PolicyLoss:
     """PPO's pessimistic clip: no reward for moving beyond 1 - low or 1 + high in the direction A favors.
 
@@ -57,7 +65,8 @@ def clip(
     too_low_T = (advantages_T < 0) & (ratio_T < 1 - low)
     clipped_T = torch.where(too_high_T, 1 + high, torch.where(too_low_T, 1 - low, ratio_T))
     return PolicyLoss(
-        -advantages_T * clipped_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T}
+        -advantages_T * clipped_T,
+        {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T},
     )
 
 
@@ -99,7 +108,9 @@ def cispo(
     ratio_T = log_ratio_T.detach().exp()
     weight_T = ratio_T.clamp(floor, cap)
     loss_T = -weight_T * _frozen(advantages_T, loss_mask_T) * masked.kept(logprobs_T, loss_mask_T)
-    return PolicyLoss(loss_T, {"policy/clip_frac_cap": ratio_T > cap, "policy/clip_frac_floor": ratio_T < floor})
+    return PolicyLoss(
+        loss_T, {"policy/clip_frac_cap": ratio_T > cap, "policy/clip_frac_floor": ratio_T < floor}
+    )
 
 
 @checked
@@ -138,7 +149,8 @@ def gmpo(
     clipped_T = torch.where(too_high_T, high, torch.where(too_low_T, -low, log_ratio_T))
     geometric_T = segments.broadcast(segments.mean(clipped_T, loss_mask_T).exp())
     return PolicyLoss(
-        -advantages_T * geometric_T, {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T}
+        -advantages_T * geometric_T,
+        {"policy/clip_frac_high": too_high_T, "policy/clip_frac_low": too_low_T},
     )
 
 
@@ -159,7 +171,10 @@ def dppo_tv(
     DPPO by total variation (arXiv 2602.04879). From .001 to .003 the ratio is 3, but nothing has moved: kept. From .5
     to .8 the ratio is 1.6 and the token is dropped at .2.
     """
-    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    logprobs_T, old_logprobs_T = (
+        masked.kept(logprobs_T, loss_mask_T),
+        masked.kept(old_logprobs_T.detach(), loss_mask_T),
+    )
     moved_T = logprobs_T.detach().exp() - old_logprobs_T.exp()
     advantages_T = _frozen(advantages_T, loss_mask_T)
     far_T = torch.where(advantages_T > 0, moved_T > high, moved_T < -low)
@@ -182,16 +197,23 @@ def dppo_kl(
 
     arXiv 2602.04879. From .5 to .6 that KL is .020411.
     """
-    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    logprobs_T, old_logprobs_T = (
+        masked.kept(logprobs_T, loss_mask_T),
+        masked.kept(old_logprobs_T.detach(), loss_mask_T),
+    )
     now_T, then_T = logprobs_T.detach().exp(), old_logprobs_T.exp()
     rest_T = (1 - then_T) * torch.log((1 - then_T + 1e-8) / (1 - now_T + 1e-8))
     far_T = then_T * (old_logprobs_T - logprobs_T.detach()) + rest_T
     advantages_T = _frozen(advantages_T, loss_mask_T)
-    far_T = torch.where(advantages_T > 0, (far_T > high) & (now_T > then_T), (far_T > low) & (now_T < then_T))
+    far_T = torch.where(
+        advantages_T > 0, (far_T > high) & (now_T > then_T), (far_T > low) & (now_T < then_T)
+    )
     return _proximal(logprobs_T, log_ratio_T, advantages_T, far_T, cap)
 
 
-def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float) -> PolicyLoss:
+def _proximal(
+    logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far_T: Tensor, cap: float
+) -> PolicyLoss:
     ratio_T = log_ratio_T.detach().exp()
     loss_T = -advantages_T * ratio_T.clamp(max=cap) * logprobs_T
     return PolicyLoss(
@@ -202,10 +224,18 @@ def _proximal(logprobs_T: Tensor, log_ratio_T: Tensor, advantages_T: Tensor, far
 
 @checked
 def dro(
-    logprobs_T: Tensor, old_logprobs_T: Tensor, advantages_T: Tensor, loss_mask_T: Tensor, *, beta: Positive = 0.1
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    advantages_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    beta: Positive = 0.1,
 ) -> PolicyLoss:
     """-(A log pi - beta/2 (log pi - log old)^2): policy gradient with a quadratic penalty (DRO, arXiv 2405.19107)."""
-    logprobs_T, old_logprobs_T = masked.kept(logprobs_T, loss_mask_T), masked.kept(old_logprobs_T.detach(), loss_mask_T)
+    logprobs_T, old_logprobs_T = (
+        masked.kept(logprobs_T, loss_mask_T),
+        masked.kept(old_logprobs_T.detach(), loss_mask_T),
+    )
     penalty_T = 0.5 * beta * (logprobs_T - old_logprobs_T) ** 2
     return PolicyLoss(penalty_T - _frozen(advantages_T, loss_mask_T) * logprobs_T, {})
 

@@ -45,14 +45,20 @@ def dpo(
     alpha: float = 0.5,
 ) -> ItemLosses:
     """-log sigmoid(beta h), DPO (arXiv 2305.18290); label_smoothing e > 0 mixes in the flipped pair (cDPO)."""
-    losses_P = smoothed(beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha)), label_smoothing)
+    losses_P = smoothed(
+        beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha)), label_smoothing
+    )
     return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
 @checked
 @from_inputs(ReferencePairs)
 def dpo_mean(
-    pairs: ReferencePairs, *, beta: Positive = 0.1, divergence: Divergence = "reverse_kl", alpha: float = 0.5
+    pairs: ReferencePairs,
+    *,
+    beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> ItemLosses:
     """DPO on scores divided by each response's length: -log sigmoid(beta (phi(u_w) / n_w - phi(u_l) / n_l)).
 
@@ -78,7 +84,9 @@ def robust(
     """
     logits_P = beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha))
     wrong = label_smoothing
-    losses_P = (wrong * logsigmoid(-logits_P) - (1 - wrong) * logsigmoid(logits_P)) / (1 - 2 * wrong)
+    losses_P = (wrong * logsigmoid(-logits_P) - (1 - wrong) * logsigmoid(logits_P)) / (
+        1 - 2 * wrong
+    )
     return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
@@ -98,7 +106,9 @@ def exo(
     """
     logits_P = beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha))
     losses_P = torch.sigmoid(logits_P) * (logsigmoid(logits_P) - math.log1p(-label_smoothing))
-    losses_P = losses_P + torch.sigmoid(-logits_P) * (logsigmoid(-logits_P) - math.log(label_smoothing))
+    losses_P = losses_P + torch.sigmoid(-logits_P) * (
+        logsigmoid(-logits_P) - math.log(label_smoothing)
+    )
     return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
@@ -120,14 +130,20 @@ def discopop(
     logits_P = beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha))
     blend_P = torch.sigmoid(logits_P / tau)
     # blend * e^-z in one exponent: far below 0 it would be 0 times infinity.
-    losses_P = -(1 - blend_P) * logsigmoid(logits_P) + torch.exp(logsigmoid(logits_P / tau) - logits_P)
+    losses_P = -(1 - blend_P) * logsigmoid(logits_P) + torch.exp(
+        logsigmoid(logits_P / tau) - logits_P
+    )
     return pairs.losses(losses_P, beta * pairs.log_ratio_B)
 
 
 @checked
 @from_inputs(ReferencePairs)
 def hinge(
-    pairs: ReferencePairs, *, beta: Positive = 0.1, divergence: Divergence = "reverse_kl", alpha: float = 0.5
+    pairs: ReferencePairs,
+    *,
+    beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> ItemLosses:
     """max(0, 1 - beta h): the hinge of SLiC on DPO's log-ratios."""
     losses_P = (1 - beta * pairs.margin(phi(pairs.log_ratio_B, divergence, alpha))).relu()
@@ -138,13 +154,19 @@ def hinge(
 @from_inputs(ReferencePairs)
 def ipo_sum(pairs: ReferencePairs, *, beta: Positive = 0.1) -> ItemLosses:
     """(h - 1/(2 beta))^2 on summed log-ratios: IPO as in the DPO authors' code and OpenRLHF."""
-    return pairs.losses((pairs.margin(pairs.log_ratio_B) - 1 / (2 * beta)) ** 2, beta * pairs.log_ratio_B)
+    return pairs.losses(
+        (pairs.margin(pairs.log_ratio_B) - 1 / (2 * beta)) ** 2, beta * pairs.log_ratio_B
+    )
 
 
 @checked
 @from_inputs(ReferencePairs)
 def ipo_mean(
-    pairs: ReferencePairs, *, beta: Positive = 0.1, divergence: Divergence = "reverse_kl", alpha: float = 0.5
+    pairs: ReferencePairs,
+    *,
+    beta: Positive = 0.1,
+    divergence: Divergence = "reverse_kl",
+    alpha: float = 0.5,
 ) -> ItemLosses:
     """IPO on log-ratios averaged over each response's tokens: the IPO authors' reading, and TRL's.
 
@@ -156,9 +178,13 @@ def ipo_mean(
 
 @checked
 @from_inputs(Pairs)
-def reference_free(pairs: Pairs, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0) -> ItemLosses:
+def reference_free(
+    pairs: Pairs, *, beta: Positive = 0.1, label_smoothing: BelowHalf = 0.0
+) -> ItemLosses:
     """DPO with a uniform reference: -log sigmoid(beta (log pi_chosen - log pi_rejected)); CPO's first half."""
-    return pairs.losses(smoothed(beta * pairs.margin(pairs.logprobs_B), label_smoothing), beta * pairs.logprobs_B)
+    return pairs.losses(
+        smoothed(beta * pairs.margin(pairs.logprobs_B), label_smoothing), beta * pairs.logprobs_B
+    )
 
 
 @checked
@@ -185,13 +211,19 @@ def reference_free_ipo(pairs: Pairs, *, beta: Positive = 0.1) -> ItemLosses:
 @checked
 @from_inputs(Pairs)
 def simpo(
-    pairs: Pairs, *, beta: Positive = 2.5, margin: NonNegative = 1.375, label_smoothing: BelowHalf = 0.0
+    pairs: Pairs,
+    *,
+    beta: Positive = 2.5,
+    margin: NonNegative = 1.375,
+    label_smoothing: BelowHalf = 0.0,
 ) -> ItemLosses:
     """-log sigmoid(beta (a_chosen - a_rejected) - margin), a = mean token log-prob, no reference (arXiv 2405.14734).
 
     `margin` is the paper's gamma itself; some configs give gamma / beta.
     """
-    return pairs.losses(smoothed(beta * pairs.margin(pairs.mean_B) - margin, label_smoothing), beta * pairs.mean_B)
+    return pairs.losses(
+        smoothed(beta * pairs.margin(pairs.mean_B) - margin, label_smoothing), beta * pairs.mean_B
+    )
 
 
 @checked
@@ -209,7 +241,9 @@ def alphapo(
     alpha 0 is SimPO. Alpha .25, a = -2 against -1.75, beta 2.5, margin .3: r = -2.594885, -2.195321, loss 1.540152.
     """
     score_B = bent(pairs.mean_B, alpha)
-    return pairs.losses(smoothed(beta * pairs.margin(score_B) - margin, label_smoothing), beta * score_B)
+    return pairs.losses(
+        smoothed(beta * pairs.margin(score_B) - margin, label_smoothing), beta * score_B
+    )
 
 
 @from_inputs(Pairs)

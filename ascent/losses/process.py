@@ -32,7 +32,9 @@ def prm_soft(step_logits_TC: Tensor, step_labels_T: Tensor, step_ends_T: Tensor)
     Math-Shepherd, arXiv 2312.08935. A label of NaN is unknown and not counted. Logits (2, 0), label .75: .626928.
     """
     if step_logits_TC.shape[-1] != 2:
-        raise ValueError(f"{step_logits_TC.shape[-1]} classes; soft labels are the probability of the first of two")
+        raise ValueError(
+            f"{step_logits_TC.shape[-1]} classes; soft labels are the probability of the first of two"
+        )
     counted_T = step_ends_T & ~torch.isnan(step_labels_T)
     logs_TC = torch.where(counted_T.unsqueeze(-1), step_logits_TC, 0).log_softmax(-1)
     labels_T = torch.where(counted_T, step_labels_T, 0).to(logs_TC.dtype)

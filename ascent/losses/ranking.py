@@ -44,7 +44,9 @@ def kwise(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> ItemLosses:
 
     All pairs of a prompt weigh as one item, so a prompt ranked nine ways does not count 36 times.
     """
-    better_BB = (groups.ids_B[:, None] == groups.ids_B[None, :]) & (ranks_B[:, None] < ranks_B[None, :])
+    better_BB = (groups.ids_B[:, None] == groups.ids_B[None, :]) & (
+        ranks_B[:, None] < ranks_B[None, :]
+    )
     won_P, lost_P = better_BB.nonzero(as_tuple=True)
     pairs = groups.gather(won_P)
     gap_P = scores_B[won_P] - scores_B[lost_P]
@@ -72,10 +74,14 @@ def plackett_luce(scores_B: Tensor, ranks_B: Tensor, groups: Groups) -> ItemLoss
     start_G = size_G.cumsum(0) - size_G
     place_B = torch.arange(ids_B.numel(), device=ids_B.device) - start_G[ids_B]
     # Worst first, so that a running log-sum-exp along a row covers "this one and all that follow".
-    table_GK = scores_B.new_full((groups.count, int(size_G.max())), torch.finfo(scores_B.dtype).min / 2)
+    table_GK = scores_B.new_full(
+        (groups.count, int(size_G.max())), torch.finfo(scores_B.dtype).min / 2
+    )
     table_GK = table_GK.index_put((ids_B, size_G[ids_B] - 1 - place_B), scores_B[order_B])
     ahead_B = table_GK.logcumsumexp(1)[ids_B, size_G[ids_B] - 1 - place_B]
-    losses_G = groups.sum(torch.zeros_like(scores_B).index_copy(0, order_B, ahead_B - scores_B[order_B]))
+    losses_G = groups.sum(
+        torch.zeros_like(scores_B).index_copy(0, order_B, ahead_B - scores_B[order_B])
+    )
     adjacent_B = ids_B[1:] == ids_B[:-1]
     gap_B = scores_B[order_B][:-1] - scores_B[order_B][1:]
     metrics: dict[str, Accumulator] = {

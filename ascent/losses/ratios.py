@@ -34,14 +34,21 @@ def none(logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
 
 
 @checked
-def token(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD) -> Tensor:
+def token(
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, *, guard: Guard = GUARD
+) -> Tensor:
     """Each token on its own: log pi - log pi_old (PPO, GRPO)."""
     return differences(logprobs_T, old_logprobs_T, loss_mask_T).clamp(-guard, guard)
 
 
 @checked
 def sequence_product(
-    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    guard: Guard = GUARD,
 ) -> Tensor:
     """The whole completion as one action: the sum over its tokens (bandit view, RLOO); explodes with length."""
     summed_B = segments.sum(differences(logprobs_T, old_logprobs_T, loss_mask_T))
@@ -50,7 +57,12 @@ def sequence_product(
 
 @checked
 def sequence_geometric(
-    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    guard: Guard = GUARD,
 ) -> Tensor:
     """The mean over the completion's tokens: the geometric-mean ratio of GSPO (arXiv 2507.18071)."""
     mean_B = segments.mean(differences(logprobs_T, old_logprobs_T, loss_mask_T), loss_mask_T)
@@ -59,20 +71,31 @@ def sequence_geometric(
 
 @checked
 def sequence_geometric_token(
-    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, guard: Guard = GUARD
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    guard: Guard = GUARD,
 ) -> Tensor:
     """GSPO-token: the sequence's mean in value, each token's own log-prob in gradient; allows per-token advantages."""
-    level_T = sequence_geometric(logprobs_T, old_logprobs_T, loss_mask_T, segments, guard=guard).detach()
+    level_T = sequence_geometric(
+        logprobs_T, old_logprobs_T, loss_mask_T, segments, guard=guard
+    ).detach()
     return level_T + none(logprobs_T, loss_mask_T)
 
 
 def differences(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     """log pi - log pi_old on trained tokens, an exact 0 elsewhere; no gradient reaches the old policy."""
     if logprobs_T.shape != old_logprobs_T.shape:
-        raise ValueError(f"log-probs of shape {tuple(logprobs_T.shape)} against old ones {tuple(old_logprobs_T.shape)}")
+        raise ValueError(
+            f"log-probs of shape {tuple(logprobs_T.shape)} against old ones {tuple(old_logprobs_T.shape)}"
+        )
     return masked.kept(logprobs_T, loss_mask_T) - masked.kept(old_logprobs_T.detach(), loss_mask_T)
 
 
-def guarded(logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, guard: float = GUARD) -> Tensor:
+def guarded(
+    logprobs_T: Tensor, old_logprobs_T: Tensor, loss_mask_T: Tensor, guard: float = GUARD
+) -> Tensor:
     """Which tokens the guard of `token` would cut (for the metric that must stay 0)."""
     return differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).abs() > guard

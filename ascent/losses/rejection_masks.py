@@ -50,7 +50,9 @@ def ratio_within(
     elif level == "geometric":
         x_T = segments.broadcast(segments.mean(x_T, loss_mask_T))
     # Compared as logarithms: e^x of a product would round a bound that was meant exactly.
-    low_log, high_log = (torch.tensor(bound, dtype=x_T.dtype, device=x_T.device).log() for bound in (low, high))
+    low_log, high_log = (
+        torch.tensor(bound, dtype=x_T.dtype, device=x_T.device).log() for bound in (low, high)
+    )
     return (x_T >= low_log) & (x_T <= high_log)
 
 
@@ -77,6 +79,8 @@ def distance_within(
     elif level == "mean":
         distance_T = segments.broadcast(segments.mean(distance_T, loss_mask_T))
     elif level == "largest":
-        largest_B = distance_T.new_zeros(segments.count).scatter_reduce(0, segments.ids_T, distance_T, "amax")
+        largest_B = distance_T.new_zeros(segments.count).scatter_reduce(
+            0, segments.ids_T, distance_T, "amax"
+        )
         distance_T = segments.broadcast(largest_B)
     return distance_T <= limit

@@ -71,7 +71,11 @@ def token_truncate(
 ) -> Correction:
     """Token-level truncated importance sampling: w clamped to [floor, cap]."""
     weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp()
-    return Correction(weight_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": weight_T > cap})
+    return Correction(
+        weight_T.clamp(floor, cap),
+        old_logprobs_T.detach(),
+        {"sampler/is_capped_frac": weight_T > cap},
+    )
 
 
 @checked
@@ -101,8 +105,14 @@ def product_truncate(
     floor: NonNegative = 0.0,
 ) -> Correction:
     """Sequence-level truncated importance sampling: the product of w clamped to [floor, cap], on every token."""
-    product_T = segments.broadcast(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
-    return Correction(product_T.clamp(floor, cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": product_T > cap})
+    product_T = segments.broadcast(
+        _product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments)
+    )
+    return Correction(
+        product_T.clamp(floor, cap),
+        old_logprobs_T.detach(),
+        {"sampler/is_capped_frac": product_T > cap},
+    )
 
 
 @checked
@@ -117,17 +127,28 @@ def product_mask(
     high: Positive = 3.0,
 ) -> Correction:
     """Sequence-level masking: the product of w inside [low, high], 0 outside."""
-    product_T = segments.broadcast(_product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    product_T = segments.broadcast(
+        _product(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments)
+    )
     return _masked(product_T, (product_T >= low) & (product_T <= high), old_logprobs_T)
 
 
 @checked
 def geometric_truncate(
-    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments, *, cap: Positive = 2.0
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    segments: Segments,
+    *,
+    cap: Positive = 2.0,
 ) -> Correction:
     """The geometric mean of w over the sequence, at most cap, on every token."""
-    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
-    return Correction(level_T.clamp(max=cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": level_T > cap})
+    level_T = segments.broadcast(
+        _geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments)
+    )
+    return Correction(
+        level_T.clamp(max=cap), old_logprobs_T.detach(), {"sampler/is_capped_frac": level_T > cap}
+    )
 
 
 @checked
@@ -144,7 +165,9 @@ def geometric_mask(
 ) -> Correction:
     """Token weights, at most cap, in sequences whose geometric mean lies in [low, high]; 0 in the others."""
     weight_T = log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T).exp().clamp(max=cap)
-    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    level_T = segments.broadcast(
+        _geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments)
+    )
     return _masked(weight_T, (level_T >= low) & (level_T <= high), old_logprobs_T)
 
 
@@ -160,7 +183,9 @@ def geometric_filter(
     high: Positive = 1.001,
 ) -> Correction:
     """Keep or drop whole sequences by their geometric mean, without weighting what is kept."""
-    level_T = segments.broadcast(_geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments))
+    level_T = segments.broadcast(
+        _geometric(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments)
+    )
     return _masked(torch.ones_like(level_T), (level_T >= low) & (level_T <= high), old_logprobs_T)
 
 
@@ -177,7 +202,8 @@ def mean_token_weight(
 ) -> Tensor:
     """The mean of the weights clamped to [low, cap] over the step's trained tokens; 1 where there are none."""
     return _mean_or_one(
-        _clamped_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject).weight_T, loss_mask_T
+        _clamped_tokens(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low, cap, reject).weight_T,
+        loss_mask_T,
     )
 
 
@@ -216,7 +242,9 @@ def mean_product_weight(
     reject: Reject = False,
 ) -> Tensor:
     """The mean of the clamped products of w over the step's sequences with trained tokens; 1 where there are none."""
-    clamped_T = _clamped_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject).weight_T
+    clamped_T = _clamped_products(
+        old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject
+    ).weight_T
     return _mean_or_one(segments.mean(clamped_T, loss_mask_T), segments.sum(loss_mask_T) > 0)
 
 
@@ -235,12 +263,19 @@ def product_normalized(
     reject: Reject = False,
 ) -> Correction:
     """Sequence-level truncated weights divided by their mean over the whole step's sequences."""
-    found = _clamped_products(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject)
+    found = _clamped_products(
+        old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low, cap, reject
+    )
     return found._replace(weight_T=found.weight_T / mean_weight)
 
 
 def _clamped_tokens(
-    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, low: float, cap: float, reject: bool
+    old_logprobs_T: Tensor,
+    sampler_logprobs_T: Tensor,
+    loss_mask_T: Tensor,
+    low: float,
+    cap: float,
+    reject: bool,
 ) -> Correction:
     if reject:
         return token_mask(old_logprobs_T, sampler_logprobs_T, loss_mask_T, low=low, high=cap)
@@ -257,8 +292,12 @@ def _clamped_products(
     reject: bool,
 ) -> Correction:
     if reject:
-        return product_mask(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low=low, high=cap)
-    return product_truncate(old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, floor=low, cap=cap)
+        return product_mask(
+            old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, low=low, high=cap
+        )
+    return product_truncate(
+        old_logprobs_T, sampler_logprobs_T, loss_mask_T, segments, floor=low, cap=cap
+    )
 
 
 def log_weights(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
@@ -268,16 +307,28 @@ def log_weights(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T:
 
 def _differences(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor) -> Tensor:
     known_T = loss_mask_T & ~torch.isnan(sampler_logprobs_T)
-    return masked.kept(old_logprobs_T.detach(), known_T) - masked.kept(sampler_logprobs_T.detach(), known_T)
+    return masked.kept(old_logprobs_T.detach(), known_T) - masked.kept(
+        sampler_logprobs_T.detach(), known_T
+    )
 
 
-def _product(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
+def _product(
+    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> Tensor:
     # The sum is clamped, not its terms: tokens of +25 and -25 nats cancel.
-    return segments.sum(_differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T)).clamp(-GUARD, GUARD).exp()
+    return (
+        segments.sum(_differences(old_logprobs_T, sampler_logprobs_T, loss_mask_T))
+        .clamp(-GUARD, GUARD)
+        .exp()
+    )
 
 
-def _geometric(old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments) -> Tensor:
-    return segments.mean(log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T), loss_mask_T).exp()
+def _geometric(
+    old_logprobs_T: Tensor, sampler_logprobs_T: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> Tensor:
+    return segments.mean(
+        log_weights(old_logprobs_T, sampler_logprobs_T, loss_mask_T), loss_mask_T
+    ).exp()
 
 
 def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
@@ -286,4 +337,8 @@ def _mean_or_one(weight: Tensor, keep: Tensor) -> Tensor:
 
 
 def _masked(weight_T: Tensor, keep_T: Tensor, old_logprobs_T: Tensor) -> Correction:
-    return Correction(torch.where(keep_T, weight_T, 0), old_logprobs_T.detach(), {"sampler/is_rejected_frac": ~keep_T})
+    return Correction(
+        torch.where(keep_T, weight_T, 0),
+        old_logprobs_T.detach(),
+        {"sampler/is_rejected_frac": ~keep_T},
+    )

@@ -48,14 +48,18 @@ def vespo(
     2).
     """
     moved_T = differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T).clamp(-GUARD, GUARD)
-    sampler_T = masked.kept(correction_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
+    sampler_T = (
+        masked.kept(correction_T.detach(), loss_mask_T).clamp(min=1e-8).log().clamp(max=GUARD)
+    )
     log_B = segments.sum(moved_T + masked.kept(sampler_T, loss_mask_T)).clamp(LOWEST, GUARD)
     log_T = segments.broadcast(log_B)
     advantages_T = masked.kept(advantages_T.detach(), loss_mask_T)
     up_T = advantages_T >= 0
     power_T = torch.full_like(log_T, power_negative).masked_fill(up_T, power_positive)
     decay_T = torch.full_like(log_T, decay_negative).masked_fill(up_T, decay_positive)
-    weight_T = torch.nan_to_num(torch.exp(decay_T + power_T * log_T - decay_T * log_T.exp()), posinf=0.0)
+    weight_T = torch.nan_to_num(
+        torch.exp(decay_T + power_T * log_T - decay_T * log_T.exp()), posinf=0.0
+    )
     return PolicyLoss(-weight_T * advantages_T * masked.kept(logprobs_T, loss_mask_T), {})
 
 
@@ -86,11 +90,19 @@ def fipo(
     if cap:
         # A cap below 1 + high takes over the upper clip as well.
         inner = dual_clip(
-            log_ratio_T, advantages_T, loss_mask_T, low=low, high=min(high, cap - 1), cap=max(cap, 1 + high)
+            log_ratio_T,
+            advantages_T,
+            loss_mask_T,
+            low=low,
+            high=min(high, cap - 1),
+            cap=max(cap, 1 + high),
         )
     else:
         inner = clip(log_ratio_T, advantages_T, loss_mask_T, low=low, high=high)
-    ratio_T, moved_T = log_ratio_T.detach().exp(), differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T)
+    ratio_T, moved_T = (
+        log_ratio_T.detach().exp(),
+        differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T),
+    )
     if cap:
         moved_T = torch.where(ratio_T > cap, 0, moved_T)
     factor_T = reverse_scan(moved_T, gamma, segments).clamp(-GUARD, GUARD).exp()
@@ -113,7 +125,9 @@ def real_value(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """REAL's loss of each sequence's group: log(1 + sum over wrong of e^S) + log(1 + sum over right of e^-S)."""
-    sides_B2, _, log_G2 = _two_sides(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
+    sides_B2, _, log_G2 = _two_sides(
+        logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau
+    )
     live_G = (groups.sum(sides_B2) > 0).all(1)
     return groups.broadcast(torch.where(live_G, log_G2.sum(1), 0))
 
@@ -129,7 +143,9 @@ def real_slope(
     tau: Annotated[Positive, RARE] = 0.5,
 ) -> Tensor:
     """How that loss moves with a sequence's own S, times the number of its group's sequences with trained tokens."""
-    sides_B2, level_B, log_G2 = _two_sides(logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau)
+    sides_B2, level_B, log_G2 = _two_sides(
+        logprobs_T, old_logprobs_T, advantages_T, loss_mask_T, segments, groups, tau
+    )
     live_G, right_B = (groups.sum(sides_B2) > 0).all(1), sides_B2[:, 1]
     log_B2 = groups.broadcast(log_G2)
     share_B = (level_B - torch.where(right_B, log_B2[:, 1], log_B2[:, 0])).exp()
@@ -175,13 +191,20 @@ def _two_sides(
     """
     trained_B = segments.sum(loss_mask_T) > 0
     right_B = segments.mean(advantages_T, loss_mask_T) > 0
-    score_B = segments.mean(differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T), loss_mask_T) / tau
+    score_B = (
+        segments.mean(differences(logprobs_T.detach(), old_logprobs_T, loss_mask_T), loss_mask_T)
+        / tau
+    )
     level_B = torch.where(right_B, -score_B, score_B)
     # Each side's largest exponent, at least the 0 of the 1, is taken out before exp, which would overflow.
-    top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(0, 2 * groups.ids_B + right_B, level_B, "amax")
+    top_G2 = level_B.new_zeros(2 * groups.count).scatter_reduce(
+        0, 2 * groups.ids_B + right_B, level_B, "amax"
+    )
     top_G2 = top_G2.view(groups.count, 2)
     sides_B2 = torch.stack([~right_B, right_B], 1) & trained_B.unsqueeze(1)
-    exp_B2 = torch.where(sides_B2, level_B.unsqueeze(1) - groups.broadcast(top_G2), -float("inf")).exp()
+    exp_B2 = torch.where(
+        sides_B2, level_B.unsqueeze(1) - groups.broadcast(top_G2), -float("inf")
+    ).exp()
     return sides_B2, level_B, top_G2 + torch.log1p(torch.expm1(-top_G2) + groups.sum(exp_B2))
 
 

@@ -19,23 +19,33 @@ def nll(logprobs_T: Tensor, loss_mask_T: Tensor) -> ItemLosses:
     return _nll(logprobs_T, loss_mask_T)
 
 
-def correct_nll(logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
+def correct_nll(
+    logprobs_T: Tensor, correct_B: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> ItemLosses:
     """Negative log-likelihood of the completions that were right (VAPO's positive-example loss)."""
     return _nll(logprobs_T, loss_mask_T & segments.broadcast(correct_B > 0))
 
 
-def chosen_nll(logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
+def chosen_nll(
+    logprobs_T: Tensor, chosen_B: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> ItemLosses:
     """Negative log-likelihood of the preferred responses (ORPO, CPO)."""
     return _nll(logprobs_T, loss_mask_T & segments.broadcast(chosen_B))
 
 
-def gold_nll(logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments) -> ItemLosses:
+def gold_nll(
+    logprobs_T: Tensor, gold_B: Tensor, loss_mask_T: Tensor, segments: Segments
+) -> ItemLosses:
     """Negative log-likelihood of a third, gold answer beside a pair (TPO)."""
     return _nll(logprobs_T, loss_mask_T & segments.broadcast(gold_B))
 
 
 def reference_likelihood(
-    logprobs_B: Tensor, lengths_B: Tensor, from_reference_B: Tensor, chosen_P: Tensor, rejected_P: Tensor
+    logprobs_B: Tensor,
+    lengths_B: Tensor,
+    from_reference_B: Tensor,
+    chosen_P: Tensor,
+    rejected_P: Tensor,
 ) -> ItemLosses:
     """log pi of the pair's response that the REFERENCE sampled, to be lowered: XPO's bonus for exploring.
 

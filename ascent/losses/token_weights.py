@@ -64,7 +64,9 @@ def near_policy(
     known_T = loss_mask_T & ~torch.isnan(sampler_logprobs_T)
     drift_T = masked.kept(sampler_logprobs_T, known_T) - masked.kept(logprobs_T.detach(), known_T)
     drift_B = segments.mean(drift_T, loss_mask_T)
-    return (masked.kept(advantages_T, loss_mask_T) >= 0) | (segments.broadcast(drift_B) <= max_drift)
+    return (masked.kept(advantages_T, loss_mask_T) >= 0) | (
+        segments.broadcast(drift_B) <= max_drift
+    )
 
 
 @checked
@@ -83,8 +85,12 @@ def teacher_agreement(
     Advantage -1, teacher .1 nats above, mix .5, radius .2: w = e^-.1, and the token counts .952419.
     """
     advantages_T = masked.kept(advantages_T.detach(), loss_mask_T)
-    gap_T = masked.kept(teacher_logprobs_T.detach(), loss_mask_T) - masked.kept(old_logprobs_T.detach(), loss_mask_T)
-    weight_T = (1 - mix) + mix * torch.exp(advantages_T.sign() * gap_T).clamp(1 - radius, 1 + radius)
+    gap_T = masked.kept(teacher_logprobs_T.detach(), loss_mask_T) - masked.kept(
+        old_logprobs_T.detach(), loss_mask_T
+    )
+    weight_T = (1 - mix) + mix * torch.exp(advantages_T.sign() * gap_T).clamp(
+        1 - radius, 1 + radius
+    )
     return torch.where(advantages_T >= 0, 1.0, weight_T) if negative_only else weight_T
 
 
@@ -109,6 +115,8 @@ def own_likelihood(
     Off-policy pairs count less, as if they were sampled from the policy. `log_collision_T` is log sum_v pi(v)^2 of the
     distribution that a token was drawn from; a token as likely as expected has factor 1.
     """
-    kept_T = masked.kept(logprobs_T.detach(), loss_mask_T) - masked.kept(log_collision_T.detach(), loss_mask_T)
+    kept_T = masked.kept(logprobs_T.detach(), loss_mask_T) - masked.kept(
+        log_collision_T.detach(), loss_mask_T
+    )
     weight_B = segments.mean(kept_T, loss_mask_T).exp()
     return weight_B[chosen_P] * weight_B[rejected_P]

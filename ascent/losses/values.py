@@ -20,7 +20,12 @@ def mse(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor) -> Tensor:
 
 @checked
 def clipped(
-    values_T: Tensor, old_values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, radius: Positive = 0.2
+    values_T: Tensor,
+    old_values_T: Tensor,
+    returns_T: Tensor,
+    loss_mask_T: Tensor,
+    *,
+    radius: Positive = 0.2,
 ) -> Tensor:
     """The worse of the squared error and that of the value clipped near the old one (PPO's value clip)."""
     old_values_T = old_values_T.detach()
@@ -29,7 +34,9 @@ def clipped(
 
 
 @checked
-def huber(values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, delta: Positive = 10.0) -> Tensor:
+def huber(
+    values_T: Tensor, returns_T: Tensor, loss_mask_T: Tensor, *, delta: Positive = 10.0
+) -> Tensor:
     """Squared near 0, linear beyond `delta`: one outlier return cannot dominate the step."""
     size_T = _error(values_T, returns_T, loss_mask_T).abs()
     return torch.where(size_T <= delta, 0.5 * size_T**2, delta * (size_T - 0.5 * delta))

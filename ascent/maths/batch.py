@@ -119,7 +119,11 @@ def _select_pairs(batch: PackedBatch, rows_B: Tensor) -> dict[str, Any]:
     keep_P = (chosen_P >= 0) & (rejected_P >= 0)
     if bool(((chosen_P >= 0) != (rejected_P >= 0)).any()):
         raise ValueError("only one sequence of a pair is selected; select both, or none")
-    others = {name: value[keep_P] for name, value in cast(dict[str, Any], batch).items() if name.endswith("_P")}
+    others = {
+        name: value[keep_P]
+        for name, value in cast(dict[str, Any], batch).items()
+        if name.endswith("_P")
+    }
     return others | {"chosen_P": chosen_P[keep_P], "rejected_P": rejected_P[keep_P]}
 
 
@@ -127,7 +131,9 @@ def concat(batches: Sequence[PackedBatch]) -> PackedBatch:
     """One batch of all sequences, with every tensor that all of the batches have. Equal group uids are one group."""
     pieces = cast(Sequence[dict[str, Any]], batches)
     found: dict[str, Any] = {
-        "segments": Segments.from_lengths(torch.cat([each["segments"].lengths_B for each in pieces]))
+        "segments": Segments.from_lengths(
+            torch.cat([each["segments"].lengths_B for each in pieces])
+        )
     }
     for name in pieces[0]:
         if not all(isinstance(each.get(name), Tensor) for each in pieces):
@@ -144,8 +150,14 @@ def concat(batches: Sequence[PackedBatch]) -> PackedBatch:
 
 def split(tensors: Mapping[str, Tensor], batches: Sequence[PackedBatch]) -> list[dict[str, Tensor]]:
     """Tensors of a `concat` for each of its batches: its part of _T and _B, and all of everything else."""
-    sizes = {"_T": [each["segments"].total for each in batches], "_B": [each["segments"].count for each in batches]}
-    parts = {name: value.split(sizes[name[-2:]]) if name[-2:] in sizes else None for name, value in tensors.items()}
+    sizes = {
+        "_T": [each["segments"].total for each in batches],
+        "_B": [each["segments"].count for each in batches],
+    }
+    parts = {
+        name: value.split(sizes[name[-2:]]) if name[-2:] in sizes else None
+        for name, value in tensors.items()
+    }
     return [
         {name: tensors[name] if part is None else part[index] for name, part in parts.items()}
         for index in range(len(batches))

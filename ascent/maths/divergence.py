@@ -31,7 +31,9 @@ def cross_entropy(
     `skip_impossible`: tokens that q gives no mass to contribute 0, and not infinity.
     """
     from_TV, to_TV = ((widened(x_TV) / temperature).log_softmax(-1) for x_TV in (from_TV, to_TV))
-    return _expectation(from_TV, -to_TV.masked_fill(to_TV == -float("inf"), 0) if skip_impossible else -to_TV)
+    return _expectation(
+        from_TV, -to_TV.masked_fill(to_TV == -float("inf"), 0) if skip_impossible else -to_TV
+    )
 
 
 @checked
@@ -53,10 +55,14 @@ def jensen_shannon(
     if beta in (0, 1):
         ends = (teacher_TV, student_TV) if beta == 0 else (student_TV, teacher_TV)
         return kl(*ends, temperature=temperature)
-    student_TV, teacher_TV = ((widened(x_TV) / temperature).log_softmax(-1) for x_TV in (student_TV, teacher_TV))
+    student_TV, teacher_TV = (
+        (widened(x_TV) / temperature).log_softmax(-1) for x_TV in (student_TV, teacher_TV)
+    )
     # Where both are impossible the middle is never read, but logaddexp of two infinities has no gradient.
     neither_TV = (student_TV == -float("inf")) & (teacher_TV == -float("inf"))
-    middle_TV = torch.logaddexp(student_TV.masked_fill(neither_TV, 0) + math.log1p(-beta), teacher_TV + math.log(beta))
+    middle_TV = torch.logaddexp(
+        student_TV.masked_fill(neither_TV, 0) + math.log1p(-beta), teacher_TV + math.log(beta)
+    )
     teacher_kl_T = _expectation(teacher_TV, teacher_TV - middle_TV)
     return beta * teacher_kl_T + (1 - beta) * _expectation(student_TV, student_TV - middle_TV)
 
@@ -69,4 +75,7 @@ def log_collision(logits_TV: Tensor) -> Tensor:
 def _expectation(logs_TV: Tensor, values_TV: Tensor) -> Tensor:
     """sum_v exp(logs) * values, where the value of a token of probability 0 is not read."""
     possible_TV = logs_TV > -float("inf")
-    return (torch.where(possible_TV, logs_TV, -float("inf")).exp() * torch.where(possible_TV, values_TV, 0)).sum(-1)
+    return (
+        torch.where(possible_TV, logs_TV, -float("inf")).exp()
+        * torch.where(possible_TV, values_TV, 0)
+    ).sum(-1)

@@ -39,7 +39,9 @@ def pass_at(k: int, *, right: int, of: int) -> float:
     if not 0 <= right <= of:
         raise ValueError(f"right={right} of {of} samples; it counts some of them")
     if not 1 <= k <= of:
-        raise ValueError(f"pass@{k} from {of} samples; k lies between 1 and their number: take more samples")
+        raise ValueError(
+            f"pass@{k} from {of} samples; k lies between 1 and their number: take more samples"
+        )
     return 1 - math.comb(of - right, k) / math.comb(of, k)
 
 
@@ -48,7 +50,9 @@ def powers_of_two(most: int) -> list[int]:
     return [2**power for power in range(most.bit_length())]
 
 
-def estimate(values: Sequence[float], *, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES) -> Estimate:
+def estimate(
+    values: Sequence[float], *, seed: int = 0, level: float = 0.95, resamples: int = RESAMPLES
+) -> Estimate:
     """The mean of one value per prompt, and the percentile interval of means of prompts drawn with replacement.
 
     Prompts are resampled, not samples: samples of one prompt are not independent.
@@ -56,16 +60,22 @@ def estimate(values: Sequence[float], *, seed: int = 0, level: float = 0.95, res
     if not values:
         raise ValueError("an estimate of no values; at least one prompt must be scored")
     if not 0 < level < 1:
-        raise ValueError(f"level={level} is the share of resamples inside; it must lie between 0 and 1")
+        raise ValueError(
+            f"level={level} is the share of resamples inside; it must lie between 0 and 1"
+        )
     if resamples < 1:
-        raise ValueError(f"resamples={resamples}, but an interval needs at least 1; {RESAMPLES} are usual")
+        raise ValueError(
+            f"resamples={resamples}, but an interval needs at least 1; {RESAMPLES} are usual"
+        )
     values_P = torch.tensor(values, dtype=torch.float64)
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Estimate(mean, None, None, 1)
     means_R = _resampled_means(values_P, resamples, seed)
     tail = (1 - level) / 2
-    low, high = torch.quantile(means_R, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    low, high = torch.quantile(
+        means_R, torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    ).tolist()
     return Estimate(mean, low, high, len(values))
 
 

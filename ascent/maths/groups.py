@@ -54,13 +54,17 @@ class Groups:
 
     def sum(self, x_B: Tensor) -> Tensor:
         if x_B.shape[:1] != self.ids_B.shape:
-            raise ValueError(f"{x_B.shape[0]} values for {self.ids_B.numel()} sequences; mismatched lengths")
+            raise ValueError(
+                f"{x_B.shape[0]} values for {self.ids_B.numel()} sequences; mismatched lengths"
+            )
         x_B = x_B.to(torch.int64) if x_B.dtype == torch.bool else x_B
         if x_B.is_cuda and x_B.is_floating_point():
             # As in Segments.sum: a fixed order of addition, for the same bits every time.
             order_B = torch.argsort(self.ids_B, stable=True)
             sizes_G = torch.bincount(self.ids_B, minlength=self.count)
-            return torch.segment_reduce(x_B[order_B], "sum", lengths=sizes_G, initial=0, unsafe=True)
+            return torch.segment_reduce(
+                x_B[order_B], "sum", lengths=sizes_G, initial=0, unsafe=True
+            )
         return x_B.new_zeros((self.count, *x_B.shape[1:])).index_add(0, self.ids_B, x_B)
 
     def broadcast(self, x_G: Tensor) -> Tensor:
@@ -85,5 +89,7 @@ class Groups:
         high_G = x_B.new_full((self.count,), -inf).scatter_reduce(
             0, self.ids_B, torch.where(valid_B, x_B, -inf), "amax"
         )
-        low_G = x_B.new_full((self.count,), inf).scatter_reduce(0, self.ids_B, torch.where(valid_B, x_B, inf), "amin")
+        low_G = x_B.new_full((self.count,), inf).scatter_reduce(
+            0, self.ids_B, torch.where(valid_B, x_B, inf), "amin"
+        )
         return high_G - low_G <= 1e-6 * high_G.abs().clamp(min=1)

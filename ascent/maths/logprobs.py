@@ -18,7 +18,9 @@ from ascent.parameter_ranges import Positive, checked
 def token_logprobs(logits_TV: Tensor, tokens_T: Tensor, *, temperature: Positive = 1.0) -> Tensor:
     """log softmax(logits / temperature) at the given tokens, position by position (no shift)."""
     if logits_TV.shape[:-1] != tokens_T.shape:
-        raise ValueError(f"logits for {tuple(logits_TV.shape[:-1])} positions, tokens {tuple(tokens_T.shape)}")
+        raise ValueError(
+            f"logits for {tuple(logits_TV.shape[:-1])} positions, tokens {tuple(tokens_T.shape)}"
+        )
     scaled_TV = widened(logits_TV) / temperature
     picked_T = scaled_TV.gather(-1, tokens_T.unsqueeze(-1)).squeeze(-1)
     return picked_T - scaled_TV.logsumexp(-1)
@@ -50,5 +52,7 @@ def log1mexp(x: Tensor) -> Tensor:
     near = x > -0.6931471805599453
     # Each branch sees only arguments it is safe for, or the other branch's NaN would spoil the gradient.
     return torch.where(
-        near, torch.log(-torch.expm1(torch.where(near, x, -1.0))), torch.log1p(-torch.exp(torch.where(near, -1.0, x)))
+        near,
+        torch.log(-torch.expm1(torch.where(near, x, -1.0))),
+        torch.log1p(-torch.exp(torch.where(near, -1.0, x))),
     )

@@ -12,7 +12,9 @@ from torch import Tensor
 def kept(x: Tensor, keep: Tensor) -> Tensor:
     """x where kept, an exact 0 elsewhere; no gradient and no NaN passes from outside the mask."""
     if x.shape != keep.shape:
-        raise ValueError(f"values of shape {tuple(x.shape)} with a mask of shape {tuple(keep.shape)}; they must match")
+        raise ValueError(
+            f"values of shape {tuple(x.shape)} with a mask of shape {tuple(keep.shape)}; they must match"
+        )
     return torch.where(keep, x, 0)
 
 
@@ -41,7 +43,9 @@ def variance(x: Tensor, keep: Tensor, *, ddof: int = 1) -> Tensor:
 SMALLEST_VARIANCE = 1e-12
 
 
-def whiten(x: Tensor, keep: Tensor, *, shift_mean: bool = True, ddof: int = 1, eps: float = 1e-8) -> Tensor:
+def whiten(
+    x: Tensor, keep: Tensor, *, shift_mean: bool = True, ddof: int = 1, eps: float = 1e-8
+) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over the kept entries, 0 elsewhere; the mean is put back if not `shift_mean`.
 
     A variance below 1e-12 is noise: the centered values are returned unscaled.

@@ -50,7 +50,11 @@ class Std(NamedTuple):
 
     def variance(self) -> float:
         count = float(self.over)
-        return max(float(self.squares) / count - (float(self.total) / count) ** 2, 0.0) if count else float("nan")
+        return (
+            max(float(self.squares) / count - (float(self.total) / count) ** 2, 0.0)
+            if count
+            else float("nan")
+        )
 
     def value(self) -> float:
         return math.sqrt(self.variance())
@@ -114,7 +118,9 @@ Metrics = Mapping[str, Accumulator]
 
 def single(value: Tensor | float) -> Mean:
     """One number as the mean of itself."""
-    value = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    value = (
+        value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    )
     return Mean(value, torch.ones((), device=value.device))
 
 

@@ -11,7 +11,9 @@ from ascent.maths.segments import Segments
 def pack(padded_BL: Tensor, keep_BL: Tensor) -> Tensor:
     """The kept entries of a padded tensor, row after row."""
     if padded_BL.shape[:2] != keep_BL.shape:
-        raise ValueError(f"a tensor of shape {tuple(padded_BL.shape)} with a mask of shape {tuple(keep_BL.shape)}")
+        raise ValueError(
+            f"a tensor of shape {tuple(padded_BL.shape)} with a mask of shape {tuple(keep_BL.shape)}"
+        )
     return padded_BL[keep_BL]
 
 
@@ -23,6 +25,12 @@ def packed_segments(keep_BL: Tensor) -> Segments:
 def unpack(packed_T: Tensor, keep_BL: Tensor, fill: float = 0.0) -> Tensor:
     """The inverse of `pack`: a padded tensor with `fill` where nothing was kept."""
     if packed_T.shape[0] != int(keep_BL.sum()):
-        raise ValueError(f"{packed_T.shape[0]} packed entries for a mask that keeps {int(keep_BL.sum())}")
-    padded = torch.full((*keep_BL.shape, *packed_T.shape[1:]), fill, dtype=packed_T.dtype, device=packed_T.device)
-    return padded.masked_scatter(keep_BL.reshape(*keep_BL.shape, *[1] * (packed_T.ndim - 1)), packed_T)
+        raise ValueError(
+            f"{packed_T.shape[0]} packed entries for a mask that keeps {int(keep_BL.sum())}"
+        )
+    padded = torch.full(
+        (*keep_BL.shape, *packed_T.shape[1:]), fill, dtype=packed_T.dtype, device=packed_T.device
+    )
+    return padded.masked_scatter(
+        keep_BL.reshape(*keep_BL.shape, *[1] * (packed_T.ndim - 1)), packed_T
+    )

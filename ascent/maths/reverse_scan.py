@@ -19,14 +19,18 @@ def reverse_scan(x_T: Tensor, decay_T: Tensor | float, segments: Segments) -> Te
     x = [1, 1, 1], decay .5, one segment: y = [1.75, 1.5, 1].
     """
     segments.check(x_T)
-    factor_T = _inner(torch.as_tensor(decay_T, dtype=x_T.dtype, device=x_T.device).expand_as(x_T), segments)
+    factor_T = _inner(
+        torch.as_tensor(decay_T, dtype=x_T.dtype, device=x_T.device).expand_as(x_T), segments
+    )
     longest = int(segments.lengths_B.max())
     y_T, step = x_T, 1
     while step < longest:
         # Beyond the end of the axis there is nothing to add, so only the first T - step entries change.
         y_T = torch.cat([torch.addcmul(y_T[:-step], factor_T[:-step], y_T[step:]), y_T[-step:]])
         if 2 * step < longest:
-            factor_T = torch.cat([factor_T[:-step] * factor_T[step:], torch.zeros_like(factor_T[-step:])])
+            factor_T = torch.cat(
+                [factor_T[:-step] * factor_T[step:], torch.zeros_like(factor_T[-step:])]
+            )
         step *= 2
     return y_T
 
@@ -41,7 +45,9 @@ def next_in_segment(x_T: Tensor, segments: Segments, beyond_B: Tensor | None = N
 
 def _is_last(segments: Segments) -> Tensor:
     ids_T = segments.ids_T
-    return torch.cat([ids_T[1:] != ids_T[:-1], ids_T.new_ones(min(1, ids_T.numel()), dtype=torch.bool)])
+    return torch.cat(
+        [ids_T[1:] != ids_T[:-1], ids_T.new_ones(min(1, ids_T.numel()), dtype=torch.bool)]
+    )
 
 
 def _inner(decay_T: Tensor, segments: Segments) -> Tensor:

@@ -19,7 +19,9 @@ def rouge_l(reference: str, text: str) -> float:
     """2 LCS / (both lengths). "the cat sat" against "the cat ate": 2 words in common of 3 and 3, so 2/3."""
     want, got = words(reference), words(text)
     if not want:
-        raise ValueError(f"the reference {reference[:60]!r} has no words; ROUGE-L compares with a text")
+        raise ValueError(
+            f"the reference {reference[:60]!r} has no words; ROUGE-L compares with a text"
+        )
     return 2 * common(want, got) / (len(want) + len(got))
 
 

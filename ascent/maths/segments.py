@@ -24,11 +24,17 @@ class Segments:
     def from_lengths(cls, lengths: Sequence[int] | Tensor) -> Segments:
         lengths_B = torch.as_tensor(lengths, dtype=torch.int64)
         if lengths_B.ndim != 1:
-            raise ValueError(f"segment lengths have shape {tuple(lengths_B.shape)}; they must form one flat list")
+            raise ValueError(
+                f"segment lengths have shape {tuple(lengths_B.shape)}; they must form one flat list"
+            )
         if lengths_B.numel() == 0:
-            raise ValueError("an empty batch: no segment lengths; a batch needs at least one sequence")
+            raise ValueError(
+                "an empty batch: no segment lengths; a batch needs at least one sequence"
+            )
         if int(lengths_B.min()) < 0:
-            raise ValueError(f"segment lengths {lengths_B.tolist()[:8]} hold a negative number; lengths are >= 0")
+            raise ValueError(
+                f"segment lengths {lengths_B.tolist()[:8]} hold a negative number; lengths are >= 0"
+            )
         ids = torch.arange(lengths_B.numel(), device=lengths_B.device)
         return cls(lengths_B, torch.repeat_interleave(ids, lengths_B))
 
@@ -37,7 +43,9 @@ class Segments:
         """From one segment number per token; `count` allows empty segments at the end."""
         ids_T = torch.as_tensor(ids, dtype=torch.int64)
         if ids_T.ndim != 1 or (ids_T.numel() == 0 and not count):
-            raise ValueError(f"segment ids of shape {tuple(ids_T.shape)}; one number per token, at least one token")
+            raise ValueError(
+                f"segment ids of shape {tuple(ids_T.shape)}; one number per token, at least one token"
+            )
         steps = ids_T.diff()
         if ids_T.numel() and (int(ids_T[0]) < 0 or bool((steps < 0).any())):
             where = int((steps < 0).nonzero()[0]) if bool((steps < 0).any()) else 0
@@ -47,7 +55,9 @@ class Segments:
             )
         total = int(ids_T[-1]) + 1 if ids_T.numel() else 0
         if count is not None and count < total:
-            raise ValueError(f"segment ids go up to {total - 1} but count={count}; count must be at least {total}")
+            raise ValueError(
+                f"segment ids go up to {total - 1} but count={count}; count must be at least {total}"
+            )
         return cls(torch.bincount(ids_T, minlength=count or total), ids_T)
 
     @classmethod
@@ -55,9 +65,13 @@ class Segments:
         """From cumulative lengths [0, l0, l0 + l1, ...], the form attention kernels take."""
         offsets_B1 = torch.as_tensor(offsets, dtype=torch.int64)
         if offsets_B1.ndim != 1 or offsets_B1.numel() < 2 or int(offsets_B1[0]) != 0:
-            raise ValueError(f"offsets {offsets_B1.tolist()[:8]} must start at 0 and have one entry more than segments")
+            raise ValueError(
+                f"offsets {offsets_B1.tolist()[:8]} must start at 0 and have one entry more than segments"
+            )
         if bool((offsets_B1.diff() < 0).any()):
-            raise ValueError(f"offsets {offsets_B1.tolist()[:8]} go down: segments overlap; offsets must not decrease")
+            raise ValueError(
+                f"offsets {offsets_B1.tolist()[:8]} go down: segments overlap; offsets must not decrease"
+            )
         return cls.from_lengths(offsets_B1.diff())
 
     def cpu(self) -> Segments:
@@ -95,7 +109,9 @@ class Segments:
     def broadcast(self, x_B: Tensor) -> Tensor:
         """Give every token its segment's value."""
         if x_B.shape[0] != self.count:
-            raise ValueError(f"{x_B.shape[0]} values for {self.count} segments; there must be one per segment")
+            raise ValueError(
+                f"{x_B.shape[0]} values for {self.count} segments; there must be one per segment"
+            )
         return x_B[self.ids_T]
 
     def last(self, keep_T: Tensor) -> Tensor:
@@ -125,6 +141,6 @@ def concat_ranges(starts_N: Tensor, lengths_N: Tensor) -> Tensor:
     """start, start + 1, ... for each of the ranges, one after the other."""
     before_N = lengths_N.cumsum(0) - lengths_N
     total = int(lengths_N.sum())
-    return torch.repeat_interleave(starts_N - before_N, lengths_N, output_size=total) + torch.arange(
-        total, device=starts_N.device
-    )
+    return torch.repeat_interleave(
+        starts_N - before_N, lengths_N, output_size=total
+    ) + torch.arange(total, device=starts_N.device)

@@ -30,9 +30,14 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 WEIGHTS, TRAINING = "adapter_model.safetensors", "adapter_training.json"
-PIECES, PIECE_BYTES = 64, 2**14  # of a weights file, hashed to notice a changed base in milliseconds
+PIECES, PIECE_BYTES = (
+    64,
+    2**14,
+)  # of a weights file, hashed to notice a changed base in milliseconds
 CONFIG_KEYS = (heads.NORMALIZATION, heads.STEPS)
-STOP_IDS = "eos_token_id"  # of the base's generation config, with the tokens at which trained answers end
+STOP_IDS = (
+    "eos_token_id"  # of the base's generation config, with the tokens at which trained answers end
+)
 SCORE = "base_model.model.score.weight"
 
 
@@ -45,16 +50,27 @@ def save(adapter: PeftModel, folder: Path, base: str) -> None:
     config: Any = copy(adapter.peft_config[adapter.active_adapter])
     config.inference_mode, config.task_type = True, "CAUSAL_LM"
     config.base_model_name_or_path = base or config.base_model_name_or_path
-    config.target_modules = sorted(config.target_modules)  # a set: its order changes from process to process
+    config.target_modules = sorted(
+        config.target_modules
+    )  # a set: its order changes from process to process
     if module.get_output_embeddings() is None:
         weights[SCORE] = heads.score_layer(module).weight
-        config.task_type, config.modules_to_save, config.exclude_modules = "SEQ_CLS", ["score"], None
+        config.task_type, config.modules_to_save, config.exclude_modules = (
+            "SEQ_CLS",
+            ["score"],
+            None,
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: each.detach().cpu().contiguous() for name, each in weights.items()}, folder / WEIGHTS)
+    save_file(
+        {name: each.detach().cpu().contiguous() for name, each in weights.items()}, folder / WEIGHTS
+    )
     config.save_pretrained(str(folder))
     facts = {name: getattr(module.config, name, None) for name in CONFIG_KEYS}
     facts[STOP_IDS] = module.generation_config.eos_token_id if module.can_generate() else None
-    facts |= {"dtype": str(module.dtype).removeprefix("torch."), "quantize": quantize.scheme_of(module)}
+    facts |= {
+        "dtype": str(module.dtype).removeprefix("torch."),
+        "quantize": quantize.scheme_of(module),
+    }
     facts["base_sample"] = sample_hash(Path(base)) if base and Path(base).is_dir() else None
     (folder / TRAINING).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
@@ -94,7 +110,9 @@ def attach(module: PreTrainedModel, folder: Path) -> Any:
     """The base with the adapter of `folder` beside its weights, a `PeftModel`."""
     kind = _read_config(folder).get("peft_type")
     if kind != "LORA":
-        raise ValueError(f"{folder} is an adapter of type {kind}; only LoRA can be merged into its base")
+        raise ValueError(
+            f"{folder} is an adapter of type {kind}; only LoRA can be merged into its base"
+        )
     try:
         import torch.distributed.tensor  # peft reads it and does not import it
         from peft import PeftConfig, get_peft_model
@@ -116,7 +134,9 @@ def base_of(folder: Path | str) -> Path | str | None:
     if not isinstance(folder, Path) or not (folder / ADAPTER_CONFIG).is_file():
         return None
     name = _read_config(folder).get("base_model_name_or_path") or ""
-    tail = Path(*Path(name).parts[-2:])  # a base inside the run folder is still found when the folder has moved
+    tail = Path(
+        *Path(name).parts[-2:]
+    )  # a base inside the run folder is still found when the folder has moved
     moved = [each / tail for each in folder.absolute().parents if (each / tail).is_dir()]
     try:
         return resolve(moved[0] if moved and not Path(name).is_dir() else name)
@@ -132,7 +152,9 @@ def chain(folder: Path | str) -> list[Path | str]:
     found: list[Path | str] = [folder]
     while (base := base_of(found[-1])) is not None:
         if base in found:
-            raise ValueError(f"{folder} is a LoRA adapter that is its own base; correct its {ADAPTER_CONFIG}")
+            raise ValueError(
+                f"{folder} is a LoRA adapter that is its own base; correct its {ADAPTER_CONFIG}"
+            )
         found.append(base)
     return found
 
@@ -140,7 +162,9 @@ def chain(folder: Path | str) -> list[Path | str]:
 def training_of(folder: Path) -> dict[str, Any]:
     """What `save` noted of the training; all None for an adapter that another program wrote."""
     file = folder / TRAINING
-    facts: dict[str, Any] = dict.fromkeys(("dtype", "quantize", "base_sample", STOP_IDS, *CONFIG_KEYS))
+    facts: dict[str, Any] = dict.fromkeys(
+        ("dtype", "quantize", "base_sample", STOP_IDS, *CONFIG_KEYS)
+    )
     return facts | (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
 
 

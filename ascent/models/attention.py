@@ -33,8 +33,21 @@ LARGEST_FLASH_HEAD = 256
 
 # Arguments of models that do not change the result of attention.
 IGNORED = frozenset(
-    {"position_ids", "position_embeddings", "cache_position", "use_cache", "output_hidden_states", "layer_idx"}
-    | {"output_attentions", "return_dict", "output_router_logits", "logits_to_keep", "num_items_in_batch"}
+    {
+        "position_ids",
+        "position_embeddings",
+        "cache_position",
+        "use_cache",
+        "output_hidden_states",
+        "layer_idx",
+    }
+    | {
+        "output_attentions",
+        "return_dict",
+        "output_router_logits",
+        "logits_to_keep",
+        "num_items_in_batch",
+    }
 )
 
 
@@ -44,7 +57,9 @@ class Context(Protocol):
     @property
     def total(self) -> int: ...
 
-    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor: ...
+    def attend(
+        self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -56,12 +71,18 @@ class PackedContext:
 
     offsets: Tensor  # cumulative numbers of queries, int32, on the model's device, as the flash kernel takes them
     key_offsets: Tensor  # and of keys
-    groups: tuple[tuple[int, int, int], ...]  # (sequences, queries and keys of each): one SDPA call per group
+    groups: tuple[
+        tuple[int, int, int], ...
+    ]  # (sequences, queries and keys of each): one SDPA call per group
     flash_keys: GatherIndex | None  # gathers every sequence's keys; None without shared prefixes
     sdpa_queries: GatherIndex | None  # sorts by group; None if already sorted
     sdpa_keys: GatherIndex | None
-    calls: list[AttentionCall] | None = None  # if given, filled with one call per layer (see `probe`)
-    masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)  # those of SDPA, for all layers
+    calls: list[AttentionCall] | None = (
+        None  # if given, filled with one call per layer (see `probe`)
+    )
+    masks: dict[tuple[int, int, int | None], Tensor] = field(
+        default_factory=dict
+    )  # those of SDPA, for all layers
 
     @property
     def total(self) -> int:
@@ -101,12 +122,16 @@ class AttentionCall:
     exact: bool = False  # in one order of summation, for training and sampling alike
 
 
-def packed_context(segments: Segments, device: torch.device, prefixes: SharedPrefixes | None = None) -> PackedContext:
+def packed_context(
+    segments: Segments, device: torch.device, prefixes: SharedPrefixes | None = None
+) -> PackedContext:
     """The context of one packed batch, for all layers."""
     lengths = segments.lengths_B.tolist()
     shared_lens = prefixes.shared_lens if prefixes else [0] * len(lengths)
     if not any(lengths):
-        raise ValueError("a packed batch of 0 tokens: nothing to run; drop batches in which every sequence is empty")
+        raise ValueError(
+            "a packed batch of 0 tokens: nothing to run; drop batches in which every sequence is empty"
+        )
     sizes = [(keys - shared, keys) for keys, shared in zip(lengths, shared_lens, strict=True)]
     rows = [row for row, (queries, _) in enumerate(sizes) if queries]
     offsets, key_offsets = (_offsets([sizes[row][n] for row in rows]) for n in (0, 1))
@@ -122,7 +147,9 @@ def packed_context(segments: Segments, device: torch.device, prefixes: SharedPre
             gather_index(prefixes.source_T[_ranges(lengths, order)], prefixes.computed_U.numel())
             for order in (rows, by_size)
         )
-    return upload(PackedContext(offsets, key_offsets, groups, flash_keys, sdpa_queries, sdpa_keys), device)
+    return upload(
+        PackedContext(offsets, key_offsets, groups, flash_keys, sdpa_queries, sdpa_keys), device
+    )
 
 
 def _offsets(lengths: Sequence[int]) -> Tensor:
@@ -206,12 +233,16 @@ def attention_forward(
     scaling = scaling or query.shape[-1] ** -0.5
     call = AttentionCall(scaling, sliding_window, softcap, dropout, layer, heads, s_aux, exact)
     if softcap is not None and s_aux is not None:
-        raise ValueError(f"{type(module).__name__} asks attention for sinks and a soft cap at once; use one of them")
+        raise ValueError(
+            f"{type(module).__name__} asks attention for sinks and a soft cap at once; use one of them"
+        )
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
     return context.attend(q_THD, k_TKD, v_TKD, call)[None], None
 
 
-def _check_supported(module: nn.Module, mask: Tensor | None, is_causal: bool | None, extra: dict[str, Any]) -> None:
+def _check_supported(
+    module: nn.Module, mask: Tensor | None, is_causal: bool | None, extra: dict[str, Any]
+) -> None:
     """Arguments that would change the result but are not supported are an error."""
     owner = type(module).__name__
     if mask is not None:
@@ -221,8 +252,12 @@ def _check_supported(module: nn.Module, mask: Tensor | None, is_causal: bool | N
         )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     if not causal:
-        raise ValueError(f"{owner} attends in both directions; only causal (decoder-only) models can be trained here")
-    unknown = sorted(name for name, value in extra.items() if value is not None and name not in IGNORED)
+        raise ValueError(
+            f"{owner} attends in both directions; only causal (decoder-only) models can be trained here"
+        )
+    unknown = sorted(
+        name for name, value in extra.items() if value is not None and name not in IGNORED
+    )
     if unknown:
         raise ValueError(
             f"{owner} asks attention for {', '.join(unknown)}, which is not supported (supported: scaling, "
@@ -242,7 +277,9 @@ def _flash_supports(q_THD: Tensor, v_TKD: Tensor, call: AttentionCall) -> bool:
     )
 
 
-def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
+def _flash(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall
+) -> Tensor:
     """The kernel aligns a sequence's queries with its last keys."""
     max_len = context.max_len
     left = -1 if call.window is None or call.window >= max_len else call.window - 1
@@ -254,8 +291,12 @@ def _flash(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     return out_THD
 
 
-def _exact(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
-    from ascent.models.exact_attention_cuda import packed_attention  # triton exists on CUDA machines only
+def _exact(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall
+) -> Tensor:
+    from ascent.models.exact_attention_cuda import (
+        packed_attention,
+    )  # triton exists on CUDA machines only
 
     if context.flash_keys is not None:
         k_TKD, v_TKD = (gather(x, context.flash_keys) for x in (k_TKD, v_TKD))
@@ -267,15 +308,25 @@ def _exact(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, 
     )
 
 
-def _sdpa(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall) -> Tensor:
+def _sdpa(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, context: PackedContext, call: AttentionCall
+) -> Tensor:
     """SDPA on all sequences of one size at a time. No score between two sequences is computed."""
     q_THD, repeats = gather(q_THD, context.sdpa_queries), q_THD.shape[1] // k_TKD.shape[1]
-    k_THD, v_THD = (gather(x, context.sdpa_keys).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD))
+    k_THD, v_THD = (
+        gather(x, context.sdpa_keys).repeat_interleave(repeats, 1) for x in (k_TKD, v_TKD)
+    )
     queries, keys = ([count * size[n] for count, *size in context.groups] for n in (0, 1))
-    pieces = zip(context.groups, q_THD.split(queries), k_THD.split(keys), v_THD.split(keys), strict=True)
+    pieces = zip(
+        context.groups, q_THD.split(queries), k_THD.split(keys), v_THD.split(keys), strict=True
+    )
     out_THD = torch.cat([_sdpa_group(group, q, k, v, context, call) for group, q, k, v in pieces])
     back = context.sdpa_queries
-    return out_THD if back is None else gather(out_THD, back._replace(source_T=back.sorted_T, sorted_T=back.source_T))
+    return (
+        out_THD
+        if back is None
+        else gather(out_THD, back._replace(source_T=back.sorted_T, sorted_T=back.source_T))
+    )
 
 
 def _sdpa_group(
@@ -295,7 +346,9 @@ def _sdpa_group(
         visible_QL = context.mask(queries, length, call.window, q_THD.device)
     if call.sinks_H is not None:
         assert visible_QL is not None
-        q_NHQD, k_NHLD, v_NHLD = with_sink(q_NHQD, k_NHLD, v_NHLD, call.sinks_H[:, None, None] / call.scaling)
+        q_NHQD, k_NHLD, v_NHLD = with_sink(
+            q_NHQD, k_NHLD, v_NHLD, call.sinks_H[:, None, None] / call.scaling
+        )
         visible_QL = F.pad(visible_QL, (0, 1), value=True)
     if call.softcap is None:
         out_NHQD = F.scaled_dot_product_attention(
@@ -309,7 +362,9 @@ def _sdpa_group(
         assert visible_QL is not None
         scores_NHQL = (q_NHQD @ k_NHLD.mT) * call.scaling
         scores_NHQL = (scores_NHQL / call.softcap).tanh() * call.softcap
-        weights_NHQL = scores_NHQL.masked_fill(~visible_QL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
+        weights_NHQL = (
+            scores_NHQL.masked_fill(~visible_QL, -torch.inf).float().softmax(-1).to(q_THD.dtype)
+        )
         out_NHQD = F.dropout(weights_NHQL, call.dropout) @ v_NHLD
     return out_NHQD.transpose(1, 2).flatten(0, 1)
 

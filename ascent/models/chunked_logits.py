@@ -46,7 +46,9 @@ class ChunkedLogits:
 
     def detach(self) -> ChunkedLogits:
         weight_VD, bias_V = self.head.weight_VD.detach(), self.head.bias_V
-        head = replace(self.head, weight_VD=weight_VD, bias_V=None if bias_V is None else bias_V.detach())
+        head = replace(
+            self.head, weight_VD=weight_VD, bias_V=None if bias_V is None else bias_V.detach()
+        )
         return replace(self, hidden_ND=self.hidden_ND.detach(), head=head)
 
     def truncate_vocab(self, vocab_size: int) -> ChunkedLogits:
@@ -65,11 +67,17 @@ class ChunkedLogits:
     def logits(self, rows: slice) -> Tensor:
         """The tempered logits of some rows."""
         head = self.head
-        return _scale_logits(_project(self.hidden_ND[rows], head.weight_VD, head.bias_V, head), head, self.temperature)
+        return _scale_logits(
+            _project(self.hidden_ND[rows], head.weight_VD, head.bias_V, head),
+            head,
+            self.temperature,
+        )
 
     def map_rows(self, function: RowFunction) -> Tensor:
         """`function` of every row's logits, (N,); differentiable in the hidden states and the head."""
-        output: Tensor = _MapRows.apply(self.hidden_ND, self.head.weight_VD, self.head.bias_V, self, function)
+        output: Tensor = _MapRows.apply(
+            self.hidden_ND, self.head.weight_VD, self.head.bias_V, self, function
+        )
         return output
 
     @property
@@ -93,10 +101,14 @@ class _MapRows(torch.autograd.Function):
             replace(source, hidden_ND=hidden_ND[:0]),
             function,
         )  # save_for_backward keeps the tensors
-        output_N = torch.zeros(hidden_ND.shape[0], dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device)
+        output_N = torch.zeros(
+            hidden_ND.shape[0], dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device
+        )
         for rows in slices(hidden_ND.shape[0], source.rows_per_chunk):
             logits_RV = _scale_logits(
-                _project(hidden_ND[rows], weight_VD, bias_V, source.head), source.head, source.temperature
+                _project(hidden_ND[rows], weight_VD, bias_V, source.head),
+                source.head,
+                source.temperature,
             )
             output_N[rows] = function(rows, logits_RV)
         return output_N
@@ -108,8 +120,16 @@ class _MapRows(torch.autograd.Function):
         head, product, wide = ctx.source.head, wide_product, d_output_N.dtype
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         d_hidden_ND = torch.zeros_like(hidden_ND) if needs_hidden else None
-        d_weight_VD = torch.zeros(weight_VD.shape, dtype=wide, device=weight_VD.device) if needs_weight else None
-        d_bias_V = torch.zeros(weight_VD.shape[0], dtype=wide, device=weight_VD.device) if needs_bias else None
+        d_weight_VD = (
+            torch.zeros(weight_VD.shape, dtype=wide, device=weight_VD.device)
+            if needs_weight
+            else None
+        )
+        d_bias_V = (
+            torch.zeros(weight_VD.shape[0], dtype=wide, device=weight_VD.device)
+            if needs_bias
+            else None
+        )
         for rows in slices(hidden_ND.shape[0], ctx.source.rows_per_chunk):
             raw_RV = _project(hidden_ND[rows], weight_VD, bias_V, head).requires_grad_()
             with torch.enable_grad():
@@ -122,7 +142,8 @@ class _MapRows(torch.autograd.Function):
                 d_weight_VD += product(narrow_RV.mT, hidden_ND[rows])
             if d_bias_V is not None:
                 d_bias_V += d_RV.sum(0)
-            del raw_RV, output_R, d_RV, narrow_RV  # or these tiles would be alive while the next ones are computed
+            # Or these tiles would be alive while the next ones are computed.
+            del raw_RV, output_R, d_RV, narrow_RV
         d_weight = None if d_weight_VD is None else d_weight_VD.to(weight_VD.dtype)
         d_bias = None if d_bias_V is None or bias_V is None else d_bias_V.to(bias_V.dtype)
         return d_hidden_ND, d_weight, d_bias, None, None

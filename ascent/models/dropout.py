@@ -23,7 +23,11 @@ def disable_config_dropout(config: PreTrainedConfig) -> list[str]:
         setattr(config.get_text_config(), name, 0.0)
         if name in vars(config):
             setattr(config, name, 0.0)
-    return [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"] if found else []
+    return (
+        [f"dropout is off ({', '.join(f'{name} was {rate}' for name, rate in found.items())})"]
+        if found
+        else []
+    )
 
 
 def disable_dropout(modules: Iterable[nn.Module]) -> None:

@@ -26,9 +26,15 @@ class _Location(ctypes.Structure):
 
 class _Properties(ctypes.Structure):
     _fields_ = [
-        ("type", c_int), ("handle_types", c_int), ("location", _Location), ("win32", c_void_p),
-        ("compression", c_ubyte), ("rdma", c_ubyte), ("usage", c_ushort), ("reserved", c_ubyte * 4),
-    ]  # fmt: skip
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location", _Location),
+        ("win32", c_void_p),
+        ("compression", c_ubyte),
+        ("rdma", c_ubyte),
+        ("usage", c_ushort),
+        ("reserved", c_ubyte * 4),
+    ]
 
 
 class _Access(ctypes.Structure):
@@ -57,7 +63,12 @@ class ElasticBuffers:
     def tensor(self, index: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A buffer as a tensor. Only rows that are mapped may be read or written."""
         count = self.rows * self._row_bytes[index]
-        interface = {"shape": (count,), "typestr": "|u1", "data": (self._addresses[index], False), "version": 3}
+        interface = {
+            "shape": (count,),
+            "typestr": "|u1",
+            "data": (self._addresses[index], False),
+            "version": 3,
+        }
         holder = type("Buffer", (), {"__cuda_array_interface__": interface, "owner": self})()
         return torch.as_tensor(holder, device=self._device).view(dtype).view(*shape)
 
@@ -86,7 +97,9 @@ class ElasticBuffers:
     def close(self) -> None:
         self.shrink()
         for address, each in zip(self._addresses, self._row_bytes, strict=True):
-            self._call("cuMemAddressFree", c_uint64(address), c_size_t(self._rounded(self.rows * each)))
+            self._call(
+                "cuMemAddressFree", c_uint64(address), c_size_t(self._rounded(self.rows * each))
+            )
         self._addresses.clear()
         self._row_bytes = ()
 
@@ -100,7 +113,14 @@ class ElasticBuffers:
 
     def _reserve(self, size: int) -> int:
         address = c_uint64()
-        self._call("cuMemAddressReserve", byref(address), c_size_t(size), c_size_t(0), c_uint64(0), c_uint64(0))
+        self._call(
+            "cuMemAddressReserve",
+            byref(address),
+            c_size_t(size),
+            c_size_t(0),
+            c_uint64(0),
+            c_uint64(0),
+        )
         return address.value
 
     def _map(self, address: int, size: int) -> None:
@@ -110,7 +130,9 @@ class ElasticBuffers:
             torch.cuda.empty_cache()
             self._call("cuMemCreate", *create)
         self._call("cuMemMap", c_uint64(address), c_size_t(size), c_size_t(0), handle, c_uint64(0))
-        self._call("cuMemSetAccess", c_uint64(address), c_size_t(size), byref(self._access), c_size_t(1))
+        self._call(
+            "cuMemSetAccess", c_uint64(address), c_size_t(size), byref(self._access), c_size_t(1)
+        )
         self._pieces.append((address, size, handle))
         self.mapped_bytes += size
 

@@ -17,7 +17,12 @@ from ascent.models.probe import attention_calls
 ARITHMETICS = ("fast", "exact")
 HOPPER = 9  # the major compute capability whose tensor cores (wgmma) the kernels rely on
 LARGEST_HEAD = 128
-PROVEN = ("llama", "mistral", "qwen2", "qwen3")  # model types of which bench/exact.py has compared the tokens
+PROVEN = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+)  # model types of which bench/exact.py has compared the tokens
 
 
 def device_problem(device: torch.device) -> str:
@@ -44,7 +49,9 @@ def check_request(
 ) -> None:
     """Refuse what can be known before a model is loaded."""
     if arithmetic not in ARITHMETICS:
-        raise ValueError(f"arithmetic={arithmetic!r} does not exist; use {' or '.join(ARITHMETICS)}")
+        raise ValueError(
+            f"arithmetic={arithmetic!r} does not exist; use {' or '.join(ARITHMETICS)}"
+        )
     if arithmetic == "fast":
         return
     if problem := device_problem(torch.device(device)):
@@ -52,7 +59,9 @@ def check_request(
     if dtype != "bfloat16":
         raise refuse(f"its kernels compute in bfloat16, not in {dtype}")
     if quantize is not None:
-        raise refuse(f"products with quantized weights (quantize={quantize}) round by their number of rows")
+        raise refuse(
+            f"products with quantized weights (quantize={quantize}) round by their number of rows"
+        )
     if dropout:
         raise refuse("with dropout no two forwards agree")
 
@@ -62,7 +71,12 @@ def is_proven(config: PreTrainedConfig) -> bool:
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     full = {"full_attention"} == set(layers) and getattr(config, "sliding_window", None) is None
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return config.model_type in PROVEN and full and head <= LARGEST_HEAD and config.hidden_size % 8 == 0
+    return (
+        config.model_type in PROVEN
+        and full
+        and head <= LARGEST_HEAD
+        and config.hidden_size % 8 == 0
+    )
 
 
 def check_model(module: PreTrainedModel, patched: PatchedLayers) -> None:
@@ -73,7 +87,9 @@ def check_model(module: PreTrainedModel, patched: PatchedLayers) -> None:
         raise refuse(f"{type(module).__name__} {problem}")
 
 
-def model_problem(module: PreTrainedModel, unpatched: tuple[str, ...], calls: list[AttentionCall]) -> str:
+def model_problem(
+    module: PreTrainedModel, unpatched: tuple[str, ...], calls: list[AttentionCall]
+) -> str:
     """Why this model's bits may depend on the batch; empty where they do not."""
     config = module.config.get_text_config()
     names = [name for name, part in module.named_modules() if _has_experts(part)]
@@ -81,7 +97,9 @@ def model_problem(module: PreTrainedModel, unpatched: tuple[str, ...], calls: li
         return f"is a mixture of experts ({names[0]}), whose rows are grouped by expert"
     if unpatched:
         return f"has weight matrices outside of linear layers ({unpatched[0]}), whose products are not ours"
-    if getattr(config, "final_logit_softcapping", None) or any(call.softcap is not None for call in calls):
+    if getattr(config, "final_logit_softcapping", None) or any(
+        call.softcap is not None for call in calls
+    ):
         return "has soft caps, which are not proven"
     if any(call.window is not None for call in calls):
         return "has sliding windows, which are not proven"
@@ -89,7 +107,9 @@ def model_problem(module: PreTrainedModel, unpatched: tuple[str, ...], calls: li
         return "has attention sinks, which are not proven"
     sizes = {size for call in calls for size in call.heads[1:]}
     if len(sizes) > 1 or max(sizes, default=0) > LARGEST_HEAD:
-        return f"has attention heads of size {sorted(sizes)}; proven is one size up to {LARGEST_HEAD}"
+        return (
+            f"has attention heads of size {sorted(sizes)}; proven is one size up to {LARGEST_HEAD}"
+        )
     if config.hidden_size % 8:
         return f"has hidden_size={config.hidden_size}; it must be a multiple of 8"
     odd = [name for name, part in module.named_modules() if getattr(part, "formula", "") is None]

@@ -35,35 +35,74 @@ LOG2_E = 1.4426950408889634
 
 
 def packed_attention(
-    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor,
-    *, max_queries: int, max_len: int, scaling: float,
-) -> Tensor:  # fmt: skip
+    q_THD: Tensor,
+    k_TKD: Tensor,
+    v_TKD: Tensor,
+    offsets: Tensor,
+    key_offsets: Tensor,
+    *,
+    max_queries: int,
+    max_len: int,
+    scaling: float,
+) -> Tensor:
     """Causal attention inside each sequence; its queries are its last tokens. Differentiable."""
-    out_THD: Tensor = _Packed.apply(q_THD, k_TKD, v_TKD, offsets, key_offsets, max_queries, max_len, scaling)
+    out_THD: Tensor = _Packed.apply(
+        q_THD, k_TKD, v_TKD, offsets, key_offsets, max_queries, max_len, scaling
+    )
     return out_THD
 
 
 def packed_forward(
-    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, max_queries: int, scaling: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q_THD: Tensor,
+    k_TKD: Tensor,
+    v_TKD: Tensor,
+    offsets: Tensor,
+    key_offsets: Tensor,
+    max_queries: int,
+    scaling: float,
+) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp of every row (H, T), as the flash kernel lays it out."""
     tokens, heads, size = q_THD.shape
     out_THD = torch.empty(tokens, heads, size, dtype=q_THD.dtype, device=q_THD.device)
     lse_HT = torch.empty(heads, tokens, dtype=torch.float32, device=q_THD.device)
     grid = (triton.cdiv(max_queries, ROWS), offsets.numel() - 1, heads)
     _packed[grid](
-        q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse_HT, tokens, *q_THD.stride()[:2], *k_TKD.stride()[:2],
-        *v_TKD.stride()[:2], scaling * LOG2_E, HEADS=heads, GROUP=heads // k_TKD.shape[1], SIZE=size,
-        PADDED=triton.next_power_of_2(size), ROWS=ROWS, CHUNK=CHUNK, SPAN=SPAN,
-        num_warps=ROWS // 16, num_stages=STAGES, enable_fp_fusion=False,
-    )  # fmt: skip
+        q_THD,
+        k_TKD,
+        v_TKD,
+        offsets,
+        key_offsets,
+        out_THD,
+        lse_HT,
+        tokens,
+        *q_THD.stride()[:2],
+        *k_TKD.stride()[:2],
+        *v_TKD.stride()[:2],
+        scaling * LOG2_E,
+        HEADS=heads,
+        GROUP=heads // k_TKD.shape[1],
+        SIZE=size,
+        PADDED=triton.next_power_of_2(size),
+        ROWS=ROWS,
+        CHUNK=CHUNK,
+        SPAN=SPAN,
+        num_warps=ROWS // 16,
+        num_stages=STAGES,
+        enable_fp_fusion=False,
+    )
     return out_THD, lse_HT
 
 
 class _Packed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, *rest: Any
+        ctx: Any,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKD: Tensor,
+        offsets: Tensor,
+        key_offsets: Tensor,
+        *rest: Any,
     ) -> Tensor:
         max_queries, max_len, scaling = rest
         # Copies: they may be views of a wider product, which would be kept with them.
@@ -77,12 +116,27 @@ class _Packed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
         q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse_HT = ctx.saved_tensors
-        unused = torch.zeros(2, dtype=torch.int64, device=q_THD.device).view(torch.uint64)  # the state of dropout
+        unused = torch.zeros(2, dtype=torch.int64, device=q_THD.device).view(
+            torch.uint64
+        )  # the state of dropout
         gradients = flash_backward(
-            *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse_HT, offsets, key_offsets, *ctx.sizes, 0.0),
+            *(
+                d_THD.contiguous(),
+                q_THD,
+                k_TKD,
+                v_TKD,
+                out_THD,
+                lse_HT,
+                offsets,
+                key_offsets,
+                *ctx.sizes,
+                0.0,
+            ),
             *(True, unused, unused[0]),
-            scale=ctx.scaling, window_size_left=-1, window_size_right=0,
-        )  # fmt: skip
+            scale=ctx.scaling,
+            window_size_left=-1,
+            window_size_right=0,
+        )
         return *gradients, *[None] * 5
 
 
@@ -91,9 +145,13 @@ def add_chunk(q_QD, k_ND, v_ND, seen_QN, top_Q, mass_QO, sum_QD, scale):
     """The state after one more chunk. Scores are in base 2: exp2 is a hardware instruction."""
     scores_QN = tl.where(seen_QN, tl.dot(q_QD, tl.trans(k_ND)), -float("inf"))
     new_Q = tl.maximum(top_Q, tl.max(scores_QN, 1))  # the largest of some numbers, in any order
-    base_Q = tl.where(new_Q == -float("inf"), 0.0, new_Q)  # a query that sees nothing of a span: no inf - inf
+    base_Q = tl.where(
+        new_Q == -float("inf"), 0.0, new_Q
+    )  # a query that sees nothing of a span: no inf - inf
     scale_QN = tl.zeros_like(scores_QN) + scale
-    p_QN = tl.exp2(tl.fma(scores_QN, scale_QN, tl.zeros_like(scores_QN) - (base_Q * scale)[:, None])).to(v_ND.dtype)
+    p_QN = tl.exp2(
+        tl.fma(scores_QN, scale_QN, tl.zeros_like(scores_QN) - (base_Q * scale)[:, None])
+    ).to(v_ND.dtype)
     shrink_Q = tl.exp2((top_Q - base_Q) * scale)
     ones_NO = tl.full([k_ND.shape[0], 16], 1.0, tl.float32).to(v_ND.dtype)
     mass_QO = tl.dot(p_QN, ones_NO, mass_QO * shrink_Q[:, None])
@@ -133,10 +191,29 @@ def merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale):
 
 @triton.jit
 def _packed(
-    q, k, v, offsets, key_offsets, out, lse, tokens, q_token, q_head, k_token, k_head, v_token, v_head, scale,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    CHUNK: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    offsets,
+    key_offsets,
+    out,
+    lse,
+    tokens,
+    q_token,
+    q_head,
+    k_token,
+    k_head,
+    v_token,
+    v_head,
+    scale,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SPAN: tl.constexpr,
+):
     sequence, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest first
     start, first_key = tl.load(offsets + sequence), tl.load(key_offsets + sequence)
@@ -149,32 +226,47 @@ def _packed(
         inside_D = (dims_D < SIZE)[None, :]
         tokens_Q = (start + index_Q).to(tl.int64)
         q_QD = tl.load(
-            q + tokens_Q[:, None] * q_token + head * q_head + dims_D[None, :], mask=there_Q[:, None] & inside_D,
+            q + tokens_Q[:, None] * q_token + head * q_head + dims_D[None, :],
+            mask=there_Q[:, None] & inside_D,
             other=0.0,
-        )  # fmt: skip
+        )
         positions_Q = keys - queries + index_Q
         top_Q, mass_Q, sum_QD = nothing(ROWS, PADDED)
         span_top_Q, span_mass_QO, span_sum_QD = empty(ROWS, PADDED)
         last = tl.minimum(keys - queries + (block + 1) * ROWS, keys)
-        for chunk in range(0, last, CHUNK):  # one loop, so that loads run ahead over the ends of spans
+        for chunk in range(
+            0, last, CHUNK
+        ):  # one loop, so that loads run ahead over the ends of spans
             if (chunk > 0) & (chunk % SPAN == 0):
-                top_Q, mass_Q, sum_QD = merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+                top_Q, mass_Q, sum_QD = merge(
+                    top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale
+                )
                 span_top_Q, span_mass_QO, span_sum_QD = empty(ROWS, PADDED)
             index_N = chunk + tl.arange(0, CHUNK)
             tokens_N = (first_key + index_N).to(tl.int64)
             there_ND = (index_N < keys)[:, None] & inside_D
             k_ND = tl.load(
-                k + tokens_N[:, None] * k_token + head // GROUP * k_head + dims_D[None, :], mask=there_ND, other=0.0
+                k + tokens_N[:, None] * k_token + head // GROUP * k_head + dims_D[None, :],
+                mask=there_ND,
+                other=0.0,
             )
             v_ND = tl.load(
-                v + tokens_N[:, None] * v_token + head // GROUP * v_head + dims_D[None, :], mask=there_ND, other=0.0
+                v + tokens_N[:, None] * v_token + head // GROUP * v_head + dims_D[None, :],
+                mask=there_ND,
+                other=0.0,
             )
             seen_QN = index_N[None, :] <= positions_Q[:, None]
             span_top_Q, span_mass_QO, span_sum_QD = add_chunk(
                 q_QD, k_ND, v_ND, seen_QN, span_top_Q, span_mass_QO, span_sum_QD, scale
             )
-        top_Q, mass_Q, sum_QD = merge(top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale)
+        top_Q, mass_Q, sum_QD = merge(
+            top_Q, mass_Q, sum_QD, span_top_Q, span_mass_QO, span_sum_QD, scale
+        )
         places_QD = (tokens_Q[:, None] * HEADS + head) * SIZE + dims_D[None, :]
-        tl.store(out + places_QD, (sum_QD / mass_Q[:, None]).to(out.dtype.element_ty), mask=there_Q[:, None] & inside_D)
+        tl.store(
+            out + places_QD,
+            (sum_QD / mass_Q[:, None]).to(out.dtype.element_ty),
+            mask=there_Q[:, None] & inside_D,
+        )
         lse_Q = (top_Q * scale + tl.log2(mass_Q)) * 0.6931471805599453
         tl.store(lse + head.to(tl.int64) * tokens + tokens_Q, lse_Q, mask=there_Q)

@@ -20,23 +20,38 @@ ROWS = 1024  # whose logits exist at once; 600 MB with a vocabulary of 152,000
 
 
 def reduce_logits(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    tokens_N: Tensor,
+    config: TileConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For every row: log-sum-exp, the mean logit under softmax, the logit of its token, the log collision."""
     head = Head(weight_VD, bias_V, config.scale, config.softcap, config.kernels)
-    temperature_N = torch.full(tokens_N.shape, config.temperature, dtype=torch.float32, device=hidden_ND.device)
-    found_4N = _reduce_rows(hidden_ND, head, tokens_N, temperature_N, config.entropy, config.collision)
+    temperature_N = torch.full(
+        tokens_N.shape, config.temperature, dtype=torch.float32, device=hidden_ND.device
+    )
+    found_4N = _reduce_rows(
+        hidden_ND, head, tokens_N, temperature_N, config.entropy, config.collision
+    )
     return found_4N[0], found_4N[1], found_4N[2], found_4N[3]
 
 
-def token_logprobs(hidden_ND: Tensor, head: Head, tokens_N: Tensor, temperature_N: Tensor) -> Tensor:
+def token_logprobs(
+    hidden_ND: Tensor, head: Head, tokens_N: Tensor, temperature_N: Tensor
+) -> Tensor:
     """The log-prob of each row's token at the row's temperature."""
     lse_N, _, logit_N, _ = _reduce_rows(hidden_ND, head, tokens_N, temperature_N, False, False)
     return logit_N - lse_N
 
 
 def _reduce_rows(
-    hidden_ND: Tensor, head: Head, tokens_N: Tensor, temperature_N: Tensor, entropy: bool, collision: bool
+    hidden_ND: Tensor,
+    head: Head,
+    tokens_N: Tensor,
+    temperature_N: Tensor,
+    entropy: bool,
+    collision: bool,
 ) -> Tensor:
     rows, device = hidden_ND.shape[0], hidden_ND.device
     found_4N = torch.zeros(4, rows, dtype=torch.float32, device=device)
@@ -46,10 +61,21 @@ def _reduce_rows(
         top_N = torch.empty(len(logits_NV), dtype=torch.float32, device=device)
         mass_NL = torch.empty(len(logits_NV), LANES, dtype=torch.float32, device=device)
         _reduce[(len(logits_NV),)](
-            logits_NV, tokens_N[own], temperature_N[own], top_N, mass_NL, found_4N[:, own], *logits_NV.shape[1:],
-            logits_NV.stride(0), rows,
-            ENTROPY=entropy, COLLISION=collision, LANES=LANES, num_warps=WARPS, enable_fp_fusion=False,
-        )  # fmt: skip
+            logits_NV,
+            tokens_N[own],
+            temperature_N[own],
+            top_N,
+            mass_NL,
+            found_4N[:, own],
+            *logits_NV.shape[1:],
+            logits_NV.stride(0),
+            rows,
+            ENTROPY=entropy,
+            COLLISION=collision,
+            LANES=LANES,
+            num_warps=WARPS,
+            enable_fp_fusion=False,
+        )
         found_4N[0, own] = add_lanes(top_N, mass_NL, top_N)[0]
         del logits_NV  # or two of them would be alive
     return found_4N
@@ -57,9 +83,19 @@ def _reduce_rows(
 
 @triton.jit(do_not_specialize=["rows"])
 def _reduce(
-    logits, tokens, temperatures, tops, masses, found, size, stride, rows,
-    ENTROPY: tl.constexpr, COLLISION: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    logits,
+    tokens,
+    temperatures,
+    tops,
+    masses,
+    found,
+    size,
+    stride,
+    rows,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """What is needed for the log-sum-exp, `found[0]`, and the other three of `found`."""
     row = tl.program_id(0)
     temperature = tl.load(temperatures + row)
@@ -75,7 +111,9 @@ def _reduce(
         step_L, top_L, mass_L = add_mass(z_L, valid_L, top_L, mass_L)
         if ENTROPY:
             known_L = tl.where(valid_L, z_L, 0.0)
-            grown_L = tl.where(grows_L, weighted_L * step_L + known_L, weighted_L + step_L * known_L)
+            grown_L = tl.where(
+                grows_L, weighted_L * step_L + known_L, weighted_L + step_L * known_L
+            )
             weighted_L = tl.where(valid_L, grown_L, weighted_L)
         if COLLISION:
             square_L = step_L * step_L

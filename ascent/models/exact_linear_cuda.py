@@ -30,7 +30,9 @@ PROCESSORS = 132  # of an H100 or H200; only the choice of tiles depends on it
 GROUP = 8  # row blocks that run side by side and share their columns in the L2 cache
 ALIGNMENT = 16  # bytes, of what a tensor descriptor can address
 STOCK_ROWS = 512  # cuBLAS gets multiples of this, so that few shapes must be compared
-COMPARED = 2**18  # outputs at least: in another order of summation about one of 300 differs in bfloat16
+COMPARED = (
+    2**18
+)  # outputs at least: in another order of summation about one of 300 differs in bfloat16
 
 
 class Tile(NamedTuple):
@@ -79,7 +81,9 @@ def wide_linear(x_MK: Tensor, weight_NK: Tensor) -> Tensor:
     return out
 
 
-def forward(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, out: torch.dtype | None = None) -> Tensor:
+def forward(
+    x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None, *, out: torch.dtype | None = None
+) -> Tensor:
     """x @ weight.T + bias without a gradient, in the dtype of x or the given one."""
     shape, dtype = (*x.shape[:-1], weight_NK.shape[0]), out or x.dtype
     if x.dtype != weight_NK.dtype:
@@ -94,7 +98,9 @@ def multiply(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, dtype: torc
     """The product: whole blocks of rows by cuBLAS where that has the same bits, the rest by Triton."""
     (rows, depth), columns = x_MK.shape, weight_NK.shape[0]
     stock = stock_rows(rows) if _fits_stock(x_MK, weight_NK, bias_N, dtype) else 0
-    if stock and not stock_is_equal(Shape(stock, columns, depth, dtype, bias_N is not None), x_MK.device):
+    if stock and not stock_is_equal(
+        Shape(stock, columns, depth, dtype, bias_N is not None), x_MK.device
+    ):
         stock = 0
     if stock == rows:
         return stock_product(x_MK, weight_NK, bias_N, dtype)
@@ -125,7 +131,9 @@ def stock_rows(rows: int) -> int:
 
 def _fits_stock(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, dtype: torch.dtype) -> bool:
     """Operands laid out as in the comparison."""
-    plain = all(each.is_contiguous() and each.data_ptr() % ALIGNMENT == 0 for each in (x_MK, weight_NK))
+    plain = all(
+        each.is_contiguous() and each.data_ptr() % ALIGNMENT == 0 for each in (x_MK, weight_NK)
+    )
     return plain and x_MK.dtype == torch.bfloat16 and (dtype == x_MK.dtype or bias_N is None)
 
 
@@ -155,14 +163,20 @@ def _compare(shape: Shape, device: torch.device) -> bool:
     weight_NK, bias_N = normal(columns, depth), normal(columns) if has_bias else None
     for _ in range(-(-COMPARED // (rows * columns))):
         x_MK = normal(rows, depth)
-        ours_MN = triton_product(x_MK, weight_NK, bias_N, torch.empty(rows, columns, dtype=dtype, device=device))
+        ours_MN = triton_product(
+            x_MK, weight_NK, bias_N, torch.empty(rows, columns, dtype=dtype, device=device)
+        )
         if not torch.equal(stock_product(x_MK, weight_NK, bias_N, dtype), ours_MN):
             return False
     return True
 
 
 def stock_product(
-    x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, dtype: torch.dtype, out_MN: Tensor | None = None
+    x_MK: Tensor,
+    weight_NK: Tensor,
+    bias_N: Tensor | None,
+    dtype: torch.dtype,
+    out_MN: Tensor | None = None,
 ) -> Tensor:
     """The product by cuBLAS."""
     if dtype != x_MK.dtype:
@@ -186,11 +200,22 @@ def triton_product(
         x_MK if bias_N is None else bias_N,  # the bias is read only with HAS_BIAS
     )
     _linear[(triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns),)](
-        *operands, out_MN, rows, columns, x_MK.shape[1],
-        HAS_BIAS=bias_N is not None, LARGE=out_MN.numel() >= 2**31, WIDE=wide, GROUP=GROUP,
-        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=step,
-        num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
-    )  # fmt: skip
+        *operands,
+        out_MN,
+        rows,
+        columns,
+        x_MK.shape[1],
+        HAS_BIAS=bias_N is not None,
+        LARGE=out_MN.numel() >= 2**31,
+        WIDE=wide,
+        GROUP=GROUP,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=step,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )
     return out_MN
 
 
@@ -200,7 +225,11 @@ def _addressable(x: Tensor) -> Tensor:
     if x.shape[1] % per_row:
         return F.pad(x, (0, per_row - x.shape[1] % per_row))
     fits = x.stride(1) == 1 and x.stride(0) % per_row == 0 and x.stride(0) >= x.shape[1]
-    return x if fits and x.data_ptr() % ALIGNMENT == 0 else x.clone(memory_format=torch.contiguous_format)
+    return (
+        x
+        if fits and x.data_ptr() % ALIGNMENT == 0
+        else x.clone(memory_format=torch.contiguous_format)
+    )
 
 
 class _Linear(torch.autograd.Function):
@@ -238,10 +267,21 @@ class _WideLinear(torch.autograd.Function):
 
 @triton.jit(do_not_specialize=["rows"])
 def _linear(
-    x, weight, bias, out, rows, columns, depth,
-    HAS_BIAS: tl.constexpr, LARGE: tl.constexpr, WIDE: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    out,
+    rows,
+    columns,
+    depth,
+    HAS_BIAS: tl.constexpr,
+    LARGE: tl.constexpr,
+    WIDE: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     row_blocks, column_blocks = tl.cdiv(rows, ROWS), tl.cdiv(columns, COLUMNS)
     group = tl.program_id(0) // (GROUP * column_blocks)
     in_group = tl.program_id(0) % (GROUP * column_blocks)
@@ -251,10 +291,18 @@ def _linear(
     sum_MN = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for k in range(0, depth, DEPTH):  # behind the end of K a descriptor gives zeros
         a_MK, b_NK = x.load([row, k]), weight.load([column, k])
-        sum_MN = tl.dot(a_MK, b_NK.T, sum_MN, input_precision="ieee" if WIDE else "tf32")  # of float32 inputs
+        sum_MN = tl.dot(
+            a_MK, b_NK.T, sum_MN, input_precision="ieee" if WIDE else "tf32"
+        )  # of float32 inputs
     rows_M, columns_N = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     if HAS_BIAS:
-        sum_MN += tl.load(bias + columns_N, mask=columns_N < columns, other=0.0).to(tl.float32)[None, :]
+        sum_MN += tl.load(bias + columns_N, mask=columns_N < columns, other=0.0).to(tl.float32)[
+            None, :
+        ]
     places_M = rows_M.to(tl.int64) * columns if LARGE else rows_M * columns
     inside_MN = (rows_M < rows)[:, None] & (columns_N < columns)[None, :]
-    tl.store(out + places_M[:, None] + columns_N[None, :], sum_MN.to(out.dtype.element_ty), mask=inside_MN)
+    tl.store(
+        out + places_M[:, None] + columns_N[None, :],
+        sum_MN.to(out.dtype.element_ty),
+        mask=inside_MN,
+    )

@@ -23,7 +23,13 @@ FIXED_ORDER = threading.Lock()
 class FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, offsets: Tensor, key_offsets: Tensor, *rest: Any
+        ctx: Any,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKD: Tensor,
+        offsets: Tensor,
+        key_offsets: Tensor,
+        *rest: Any,
     ) -> Tensor:
         max_queries, max_len, scaling, left = rest
         # A copy: values may be a view of a wider product, which would be kept with them.
@@ -39,9 +45,22 @@ class FlashAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_THD: Tensor) -> tuple[Tensor | None, ...]:
-        q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse, rng_state, unused = ctx.saved_tensors
+        q_THD, k_TKD, v_TKD, offsets, key_offsets, out_THD, lse, rng_state, unused = (
+            ctx.saved_tensors
+        )
         gradients = flash_backward(
-            *(d_THD.contiguous(), q_THD, k_TKD, v_TKD, out_THD, lse, offsets, key_offsets, *ctx.sizes, 0.0),
+            *(
+                d_THD.contiguous(),
+                q_THD,
+                k_TKD,
+                v_TKD,
+                out_THD,
+                lse,
+                offsets,
+                key_offsets,
+                *ctx.sizes,
+                0.0,
+            ),
             *(ctx.window["window_size_left"] == -1, rng_state, unused),
             **ctx.window,
         )
@@ -55,7 +74,10 @@ def flash_backward(*args: Any, **options: Any) -> Sequence[Tensor]:
     resumed ends in other weights.
     """
     with FIXED_ORDER:
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         torch.use_deterministic_algorithms(True)  # with warn_only it would only warn
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -52,7 +52,9 @@ class ForwardPlan:
         return self.context.total
 
 
-def plan_forward(batch: Batch, device: torch.device, *, experts_TLC: Tensor | None = None) -> ForwardPlan:
+def plan_forward(
+    batch: Batch, device: torch.device, *, experts_TLC: Tensor | None = None
+) -> ForwardPlan:
     """The plan of a batch for a forward on `device`."""
     segments = batch["segments"].cpu()
     segments.check(batch["tokens_T"], batch["positions_T"])
@@ -64,7 +66,12 @@ def plan_forward(batch: Batch, device: torch.device, *, experts_TLC: Tensor | No
     targets_N = wanted_T.nonzero()[:, 0]
     last_B = (segments.offsets[1:] - 1).clamp(min=0)
     if prefixes is None:
-        computed_U, states_T, count, source_T = None, None, segments.total, torch.arange(segments.total)
+        computed_U, states_T, count, source_T = (
+            None,
+            None,
+            segments.total,
+            torch.arange(segments.total),
+        )
     else:
         count, source_T = prefixes.computed_U.numel(), prefixes.source_T
         computed_U, states_T = prefixes.computed_U, gather_index(source_T, count)
@@ -133,12 +140,18 @@ def token_outputs(
     )
     zeros_T = scores.logprobs_N.new_zeros(batch["tokens_T"].shape[0])
     return {
-        name[:-1] + "T": zeros_T.index_copy(0, plan.targets_N, output_N) for name, output_N in scores._asdict().items()
+        name[:-1] + "T": zeros_T.index_copy(0, plan.targets_N, output_N)
+        for name, output_N in scores._asdict().items()
     }
 
 
 def chunked_logits(
-    hidden_UD: Tensor, plan: ForwardPlan, head: Head, *, temperature: float = 1.0, budget_bytes: int = BUDGET_BYTES
+    hidden_UD: Tensor,
+    plan: ForwardPlan,
+    head: Head,
+    *,
+    temperature: float = 1.0,
+    budget_bytes: int = BUDGET_BYTES,
 ) -> ChunkedLogits:
     """The full distributions of the tokens to score, computed lazily."""
     return ChunkedLogits(gather(hidden_UD, plan.target_states), head, temperature, budget_bytes)
@@ -160,9 +173,13 @@ def step_logits(hidden_UD: Tensor, plan: ForwardPlan, head: nn.Linear) -> Tensor
     return torch.stack([scores_T, torch.zeros_like(scores_T)], 1)
 
 
-def sequence_scores(hidden_UD: Tensor, plan: ForwardPlan, segments: Segments, head: nn.Linear) -> Tensor:
+def sequence_scores(
+    hidden_UD: Tensor, plan: ForwardPlan, segments: Segments, head: nn.Linear
+) -> Tensor:
     """One score per sequence, at its last token; NaN if it is empty."""
-    return torch.where(segments.lengths_B > 0, _apply_head(gather(hidden_UD, plan.last_states), head), torch.nan)
+    return torch.where(
+        segments.lengths_B > 0, _apply_head(gather(hidden_UD, plan.last_states), head), torch.nan
+    )
 
 
 def _apply_head(hidden_TD: Tensor, head: nn.Linear) -> Tensor:

@@ -50,7 +50,9 @@ def fused_logprobs(
             f"temperature={temperature} must be > 0; for greedy text lower it in sampling, not in training"
         )
     if hidden_ND.shape[0] != tokens_N.shape[0]:
-        raise ValueError(f"{hidden_ND.shape[0]} hidden states for {tokens_N.shape[0]} tokens; there must be one each")
+        raise ValueError(
+            f"{hidden_ND.shape[0]} hidden states for {tokens_N.shape[0]} tokens; there must be one each"
+        )
     # On CUDA the check would wait for the GPU; there the embedding has refused such tokens.
     if not tokens_N.is_cuda and tokens_N.numel() and int(tokens_N.max()) >= head.weight_VD.shape[0]:
         raise ValueError(
@@ -58,9 +60,17 @@ def fused_logprobs(
             "another model"
         )
     triton = uses_triton(hidden_ND, head.weight_VD)
-    tile = triton_tile(hidden_ND, head.weight_VD, budget_bytes) if triton else tile_shape(head.weight_VD, budget_bytes)
-    config = TileConfig(head.scale, head.softcap, temperature, entropy, collision, tile, head.kernels, triton)
-    return TokenOutputs(*_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, config))
+    tile = (
+        triton_tile(hidden_ND, head.weight_VD, budget_bytes)
+        if triton
+        else tile_shape(head.weight_VD, budget_bytes)
+    )
+    config = TileConfig(
+        head.scale, head.softcap, temperature, entropy, collision, tile, head.kernels, triton
+    )
+    return TokenOutputs(
+        *_FusedLogprobs.apply(hidden_ND, head.weight_VD, head.bias_V, tokens_N, config)
+    )
 
 
 def tile_shape(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
@@ -70,7 +80,9 @@ def tile_shape(weight_VD: Tensor, budget_bytes: int) -> tuple[int, int]:
     """
     size, strips, hidden = widened(weight_VD[:0]).element_size(), 2, weight_VD.shape[1]
     columns = min(weight_VD.shape[0], budget_bytes // 4 // (strips * hidden * size))
-    rows = (budget_bytes - strips * columns * hidden * size) // ((LIVE_TILES * columns + strips * hidden) * size)
+    rows = (budget_bytes - strips * columns * hidden * size) // (
+        (LIVE_TILES * columns + strips * hidden) * size
+    )
     if columns < 1 or rows < 1:
         raise ValueError(
             f"budget_bytes={budget_bytes} cannot hold one tile of logits; use at least "
@@ -102,9 +114,20 @@ def triton_tile(hidden_ND: Tensor, weight_VD: Tensor, budget_bytes: int) -> tupl
 class _FusedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        tokens_N: Tensor,
+        config: TileConfig,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        reduce = _reduce_exact if config.kernels.exact else _reduce_triton if config.triton else _reduce_tiles
+        reduce = (
+            _reduce_exact
+            if config.kernels.exact
+            else _reduce_triton
+            if config.triton
+            else _reduce_tiles
+        )
         lse_N, mean_N, logit_N, collision_N = reduce(hidden_ND, weight_VD, bias_V, tokens_N, config)
         logprobs_N = logit_N - lse_N
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N)
@@ -115,19 +138,33 @@ class _FusedLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_logprobs_N: Tensor, d_entropy_N: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_logprobs_N: Tensor, d_entropy_N: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, tokens_N, lse_N, mean_N = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = lse_N.dtype
-        d_hidden_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device) if needs_hidden else None
+        d_hidden_ND = (
+            torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device)
+            if needs_hidden
+            else None
+        )
         d_weight_VD = torch.empty_like(weight_VD) if needs_weight else None
         d_bias_V = torch.empty_like(bias_V) if needs_bias else None
         product, gradient = wide_product, _gradient_triton if ctx.config.triton else _tile_gradient
         # Columns outside, rows inside: a strip of the weights' gradient is summed in float32 before it is rounded.
         for columns in slices(weight_VD.shape[0], ctx.config.tile[1]):
             weight_CD = weight_VD[columns]
-            strip_CD = torch.zeros(weight_CD.shape, dtype=wide, device=weight_CD.device) if needs_weight else None
-            strip_C = torch.zeros(weight_CD.shape[0], dtype=wide, device=weight_CD.device) if needs_bias else None
+            strip_CD = (
+                torch.zeros(weight_CD.shape, dtype=wide, device=weight_CD.device)
+                if needs_weight
+                else None
+            )
+            strip_C = (
+                torch.zeros(weight_CD.shape[0], dtype=wide, device=weight_CD.device)
+                if needs_bias
+                else None
+            )
             for rows in slices(tokens_N.numel(), ctx.config.tile[0]):
                 upstream = (d_logprobs_N[rows], d_entropy_N[rows], lse_N[rows], mean_N[rows])
                 tile = (hidden_ND[rows], weight_CD, None if bias_V is None else bias_V[columns])
@@ -153,13 +190,21 @@ def slices(total: int, step: int) -> Iterator[slice]:
 
 
 def _reduce_tiles(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    tokens_N: Tensor,
+    config: TileConfig,
 ) -> tuple[Tensor, ...]:
     """lse, mean, the token's logit and the collision of every row."""
-    found_4N = torch.zeros(4, *tokens_N.shape, dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device)
+    found_4N = torch.zeros(
+        4, *tokens_N.shape, dtype=widened(hidden_ND[:0]).dtype, device=hidden_ND.device
+    )
     for rows in slices(tokens_N.numel(), config.tile[0]):
         for own_N, own_R in zip(
-            found_4N, _reduce_rows(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config), strict=True
+            found_4N,
+            _reduce_rows(hidden_ND[rows], weight_VD, bias_V, tokens_N[rows], config),
+            strict=True,
         ):
             own_N[rows] = own_R
     return found_4N.unbind()
@@ -186,14 +231,20 @@ def _gradient_triton(
 
 
 def _reduce_rows(
-    hidden_RD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_R: Tensor, config: TileConfig
+    hidden_RD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    tokens_R: Tensor,
+    config: TileConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """lse, mean, the token's logit and the collision of some rows, over tiles of the vocabulary."""
     wide = widened(hidden_RD[:0]).dtype
     top_R = torch.full(tokens_R.shape, -torch.inf, dtype=wide, device=hidden_RD.device)
     mass_R, weighted_R, logit_R, squares_R = (torch.zeros_like(top_R) for _ in range(4))
     for columns in slices(weight_VD.shape[0], config.tile[1]):
-        logits_RC = tile_logits(hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config)
+        logits_RC = tile_logits(
+            hidden_RD, weight_VD[columns], None if bias_V is None else bias_V[columns], config
+        )
         in_tile_R = (tokens_R >= columns.start) & (tokens_R < columns.stop)
         local_R = (tokens_R - columns.start).clamp(0, logits_RC.shape[1] - 1)
         logit_R = torch.where(in_tile_R, logits_RC.gather(1, local_R[:, None])[:, 0], logit_R)

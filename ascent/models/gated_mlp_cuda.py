@@ -31,7 +31,10 @@ def is_silu_mlp(stock: Any, module: Any, x: Tensor) -> bool:
     if not torch.allclose(module.act_fn(range_N), F.silu(range_N), atol=2**-7):
         return False
     x_D = x.flatten(0, -2)[:1]
-    expected, found = stock(module, x_D), module.down_proj(silu_mul(module.gate_proj(x_D), module.up_proj(x_D)))
+    expected, found = (
+        stock(module, x_D),
+        module.down_proj(silu_mul(module.gate_proj(x_D), module.up_proj(x_D))),
+    )
     return bool((expected - found).abs().max() <= TOLERANCE * expected.abs().max())
 
 
@@ -42,7 +45,12 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def gated_mlp(
-    x: Tensor, gate_up: Tensor | None, gate_ID: Tensor, up_ID: Tensor, down_DI: Tensor, linear: LinearForward = F.linear
+    x: Tensor,
+    gate_up: Tensor | None,
+    gate_ID: Tensor,
+    up_ID: Tensor,
+    down_DI: Tensor,
+    linear: LinearForward = F.linear,
 ) -> Tensor:
     """(silu(x @ gate.T) * (x @ up.T)) @ down.T. `gate_up` is the view that covers gate and up; without it, they are
     joined here, and again in the backward pass: no copy is kept."""
@@ -54,7 +62,9 @@ class _SiluMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return _activation(gate.contiguous().flatten(0, -2), up.contiguous().flatten(0, -2)).view(gate.shape)
+        return _activation(gate.contiguous().flatten(0, -2), up.contiguous().flatten(0, -2)).view(
+            gate.shape
+        )
 
     @staticmethod
     @once_differentiable
@@ -62,7 +72,9 @@ class _SiluMul(torch.autograd.Function):
         gate, up = (each.contiguous() for each in ctx.saved_tensors)
         d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
         gradients = d_gate.flatten(0, -2), d_up.flatten(0, -2)
-        _gradients(d_out.contiguous().flatten(0, -2), gate.flatten(0, -2), up.flatten(0, -2), gradients)
+        _gradients(
+            d_out.contiguous().flatten(0, -2), gate.flatten(0, -2), up.flatten(0, -2), gradients
+        )
         return d_gate, d_up
 
 
@@ -95,7 +107,9 @@ class _GatedMLP(torch.autograd.Function):
         needs_x, _, needs_gate, needs_up, needs_down, _ = ctx.needs_input_grad
         d_ND, d_gate_up = d_out.flatten(0, -2), torch.empty_like(gate_up)
         d_x, d_gate, d_up, d_down = None, None, None, None
-        hidden_NI = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2) if needs_down else None
+        hidden_NI = (
+            gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2) if needs_down else None
+        )
         gate_NI, up_NI = gate_up.chunk(2, -1)
         _gradients(d_ND @ down_DI, gate_NI, up_NI, d_gate_up.chunk(2, -1), hidden_NI)
         if hidden_NI is not None:
@@ -112,20 +126,34 @@ def _activation(gate_NI: Tensor, up_NI: Tensor) -> Tensor:
     out_NI = torch.empty(rows, size, dtype=gate_NI.dtype, device=gate_NI.device)
     _silu_mul[(rows, triton.cdiv(size, BLOCK))](
         gate_NI, up_NI, out_NI, gate_NI.stride(0), size, BLOCK=BLOCK, num_warps=4
-    )  # fmt: skip
+    )
     return out_NI
 
 
 def _gradients(
-    d_NI: Tensor, gate_NI: Tensor, up_NI: Tensor, gradients: Sequence[Tensor], hidden_NI: Tensor | None = None
+    d_NI: Tensor,
+    gate_NI: Tensor,
+    up_NI: Tensor,
+    gradients: Sequence[Tensor],
+    hidden_NI: Tensor | None = None,
 ) -> None:
     """Fill the gradients of gate and up and, if it is given, silu(gate) * up."""
     rows, size = gate_NI.shape
     d_gate_NI, d_up_NI = gradients
     _silu_mul_backward[(rows, triton.cdiv(size, BLOCK))](
-        d_NI, gate_NI, up_NI, d_gate_NI, d_up_NI, d_NI if hidden_NI is None else hidden_NI, gate_NI.stride(0),
-        d_gate_NI.stride(0), size, HIDDEN=hidden_NI is not None, BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
+        d_NI,
+        gate_NI,
+        up_NI,
+        d_gate_NI,
+        d_up_NI,
+        d_NI if hidden_NI is None else hidden_NI,
+        gate_NI.stride(0),
+        d_gate_NI.stride(0),
+        size,
+        HIDDEN=hidden_NI is not None,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
 
 
 @triton.jit
@@ -141,7 +169,17 @@ def _silu_mul(gate, up, out, stride, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _silu_mul_backward(
-    d_out, gate, up, d_gate, d_up, hidden, stride, d_stride, size, HIDDEN: tl.constexpr, BLOCK: tl.constexpr
+    d_out,
+    gate,
+    up,
+    d_gate,
+    d_up,
+    hidden,
+    stride,
+    d_stride,
+    size,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

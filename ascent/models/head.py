@@ -43,7 +43,9 @@ def head_logits(hidden_RD: Tensor, head: Head) -> Tensor:
     return tile_logits(hidden_RD, head.weight_VD, head.bias_V, config)
 
 
-def tile_logits(hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, config: TileConfig) -> Tensor:
+def tile_logits(
+    hidden_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, config: TileConfig
+) -> Tensor:
     """One tile of tempered logits, in float32 at least."""
     logits_RC = config.kernels.product(hidden_RD, weight_CD.mT)
     if bias_C is not None:

@@ -19,7 +19,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ascent.models.head import TileConfig
 
-ROWS, COLUMNS, DEPTH = 128, 256, 64  # the tile of one program, and the depth of one step of its product
+ROWS, COLUMNS, DEPTH = (
+    128,
+    256,
+    64,
+)  # the tile of one program, and the depth of one step of its product
 SPLITS = 16  # of the vocabulary in `reduce_logits`; fixed, so that a row's bits do not depend on the batch
 GROUP = 16  # row blocks that run side by side and share their columns in the L2 cache
 WARPS, STAGES = 8, 3
@@ -39,7 +43,11 @@ def supports(hidden_ND: Tensor, weight_VD: Tensor) -> bool:
 
 
 def reduce_logits(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, tokens_N: Tensor, config: TileConfig
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    tokens_N: Tensor,
+    config: TileConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For every row: log-sum-exp, the mean logit under softmax, the logit of its token, the log collision."""
     rows, vocab = hidden_ND.shape[0], weight_VD.shape[0]
@@ -47,18 +55,38 @@ def reduce_logits(
     logits_N = hidden_ND.new_zeros(rows, dtype=torch.float32)
     per_split = triton.cdiv(triton.cdiv(vocab, COLUMNS), SPLITS) * COLUMNS
     _reduce[(triton.cdiv(rows, ROWS), SPLITS)](
-        *_operands(hidden_ND, weight_VD, bias_V), tokens_N, parts_4SN, logits_N, rows, vocab, hidden_ND.shape[1],
-        per_split, config.scale, config.softcap or 0.0, config.temperature,
-        HAS_BIAS=bias_V is not None, SOFTCAP=config.softcap is not None, ENTROPY=config.entropy,
-        COLLISION=config.collision, SPLITS=SPLITS,
-        ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
+        *_operands(hidden_ND, weight_VD, bias_V),
+        tokens_N,
+        parts_4SN,
+        logits_N,
+        rows,
+        vocab,
+        hidden_ND.shape[1],
+        per_split,
+        config.scale,
+        config.softcap or 0.0,
+        config.temperature,
+        HAS_BIAS=bias_V is not None,
+        SOFTCAP=config.softcap is not None,
+        ENTROPY=config.entropy,
+        COLLISION=config.collision,
+        SPLITS=SPLITS,
+        ROWS=ROWS,
+        COLUMNS=COLUMNS,
+        DEPTH=DEPTH,
+        num_warps=WARPS,
+        num_stages=STAGES,
+    )
     top_SN, mass_SN, weighted_SN, squares_SN = parts_4SN.unbind()
     top_N = top_SN.amax(0)
     shrink_SN = (top_SN - top_N).exp()
     mass_N = (mass_SN * shrink_SN).sum(0)
     mean_N = (weighted_SN * shrink_SN).sum(0) / mass_N
-    collision_N = (squares_SN * shrink_SN.square()).sum(0).log() - 2 * mass_N.log() if config.collision else 0 * mean_N
+    collision_N = (
+        (squares_SN * shrink_SN.square()).sum(0).log() - 2 * mass_N.log()
+        if config.collision
+        else 0 * mean_N
+    )
     return top_N + mass_N.log(), mean_N, logits_N, collision_N
 
 
@@ -78,33 +106,66 @@ def logits_gradient(
     out_NC = torch.empty(rows, columns, dtype=weight_CD.dtype, device=weight_CD.device)
     blocks = triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS)
     _gradient[(blocks,)](
-        *_operands(hidden_ND, weight_CD, bias_C), local_N, *(each.contiguous() for each in row_values), out_NC,
-        rows, columns, hidden_ND.shape[1],
-        config.scale, config.softcap or 0.0, config.temperature,
-        HAS_BIAS=bias_C is not None, SOFTCAP=config.softcap is not None, ENTROPY=config.entropy,
-        GROUP=GROUP, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
+        *_operands(hidden_ND, weight_CD, bias_C),
+        local_N,
+        *(each.contiguous() for each in row_values),
+        out_NC,
+        rows,
+        columns,
+        hidden_ND.shape[1],
+        config.scale,
+        config.softcap or 0.0,
+        config.temperature,
+        HAS_BIAS=bias_C is not None,
+        SOFTCAP=config.softcap is not None,
+        ENTROPY=config.entropy,
+        GROUP=GROUP,
+        ROWS=ROWS,
+        COLUMNS=COLUMNS,
+        DEPTH=DEPTH,
+        num_warps=WARPS,
+        num_stages=STAGES,
+    )
     return out_NC
 
 
 def _operands(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Any, ...]:
     hidden = TensorDescriptor.from_tensor(hidden_ND.contiguous(), [ROWS, DEPTH])
     weight = TensorDescriptor.from_tensor(weight_VD, [COLUMNS, DEPTH])
-    return hidden, weight, weight_VD if bias_V is None else bias_V  # the bias is read only with HAS_BIAS
+    return (
+        hidden,
+        weight,
+        weight_VD if bias_V is None else bias_V,
+    )  # the bias is read only with HAS_BIAS
 
 
 @triton.jit
 def _tile(
-    hidden, weight, bias, row, column, columns, depth, scale, softcap, temperature,
-    HAS_BIAS: tl.constexpr, SOFTCAP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    hidden,
+    weight,
+    bias,
+    row,
+    column,
+    columns,
+    depth,
+    scale,
+    softcap,
+    temperature,
+    HAS_BIAS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """One tile of tempered logits."""
     x_NC = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for k in range(0, depth, DEPTH):
         x_NC = tl.dot(hidden.load([row, k]), weight.load([column, k]).T, x_NC)
     if HAS_BIAS:
         columns_C = column + tl.arange(0, COLUMNS)
-        x_NC += tl.load(bias + columns_C, mask=columns_C < columns, other=0.0).to(tl.float32)[None, :]
+        x_NC += tl.load(bias + columns_C, mask=columns_C < columns, other=0.0).to(tl.float32)[
+            None, :
+        ]
     x_NC *= scale
     if SOFTCAP:
         x_NC = softcap * (2 * tl.sigmoid(2 * x_NC / softcap) - 1)
@@ -113,10 +174,28 @@ def _tile(
 
 @triton.jit(do_not_specialize=["rows"])
 def _reduce(
-    hidden, weight, bias, tokens, parts, logits, rows, vocab, depth, per_split, scale, softcap, temperature,
-    HAS_BIAS: tl.constexpr, SOFTCAP: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr,
-    SPLITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    hidden,
+    weight,
+    bias,
+    tokens,
+    parts,
+    logits,
+    rows,
+    vocab,
+    depth,
+    per_split,
+    scale,
+    softcap,
+    temperature,
+    HAS_BIAS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    COLLISION: tl.constexpr,
+    SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     row, split = tl.program_id(0) * ROWS, tl.program_id(1)
     rows_N = row + tl.arange(0, ROWS)
     there_N = rows_N < rows
@@ -129,9 +208,22 @@ def _reduce(
     first, last = split * per_split, tl.minimum((split + 1) * per_split, vocab)
     for column in range(first, last, COLUMNS):
         x_NC = _tile(
-            hidden, weight, bias, row, column, vocab, depth, scale, softcap, temperature,
-            HAS_BIAS, SOFTCAP, ROWS, COLUMNS, DEPTH,
-        )  # fmt: skip
+            hidden,
+            weight,
+            bias,
+            row,
+            column,
+            vocab,
+            depth,
+            scale,
+            softcap,
+            temperature,
+            HAS_BIAS,
+            SOFTCAP,
+            ROWS,
+            COLUMNS,
+            DEPTH,
+        )
         columns_C = column + tl.arange(0, COLUMNS)
         inside_C = (columns_C < last)[None, :]
         logit_N += tl.sum(tl.where(columns_C[None, :] == token_N[:, None], x_NC, 0.0), 1)
@@ -155,11 +247,29 @@ def _reduce(
 
 @triton.jit(do_not_specialize=["rows"])
 def _gradient(
-    hidden, weight, bias, tokens, d_logprobs, d_entropy, lse, mean, out, rows, columns, depth, scale, softcap,
+    hidden,
+    weight,
+    bias,
+    tokens,
+    d_logprobs,
+    d_entropy,
+    lse,
+    mean,
+    out,
+    rows,
+    columns,
+    depth,
+    scale,
+    softcap,
     temperature,
-    HAS_BIAS: tl.constexpr, SOFTCAP: tl.constexpr, ENTROPY: tl.constexpr,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
+    HAS_BIAS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ENTROPY: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     row_blocks, column_blocks = tl.cdiv(rows, ROWS), tl.cdiv(columns, COLUMNS)
     group = tl.program_id(0) // (GROUP * column_blocks)
     in_group = tl.program_id(0) % (GROUP * column_blocks)
@@ -167,9 +277,22 @@ def _gradient(
     row = (group * GROUP + in_group % height) * ROWS
     column = in_group // height * COLUMNS
     x_NC = _tile(
-        hidden, weight, bias, row, column, columns, depth, scale, softcap, temperature,
-        HAS_BIAS, SOFTCAP, ROWS, COLUMNS, DEPTH,
-    )  # fmt: skip
+        hidden,
+        weight,
+        bias,
+        row,
+        column,
+        columns,
+        depth,
+        scale,
+        softcap,
+        temperature,
+        HAS_BIAS,
+        SOFTCAP,
+        ROWS,
+        COLUMNS,
+        DEPTH,
+    )
     rows_N, columns_C = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     there_N = rows_N < rows
     d_logprob_N = tl.load(d_logprobs + rows_N, mask=there_N, other=0.0)
@@ -187,4 +310,8 @@ def _gradient(
         d_NC *= 1 - capped_NC * capped_NC
     d_NC *= scale / temperature
     places_NC = rows_N.to(tl.int64)[:, None] * columns + columns_C[None, :]
-    tl.store(out + places_NC, d_NC.to(out.dtype.element_ty), mask=there_N[:, None] & (columns_C < columns)[None, :])
+    tl.store(
+        out + places_NC,
+        d_NC.to(out.dtype.element_ty),
+        mask=there_N[:, None] & (columns_C < columns)[None, :],
+    )

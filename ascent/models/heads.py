@@ -62,7 +62,11 @@ def step_format_of(config: PreTrainedConfig) -> StepFormat | None:
     found = getattr(config, STEPS, None)
     if found is None:
         return None
-    known = found.keys() == set(StepFormat._fields) and found["score_at"] == "separator" and found["step_separator"]
+    known = (
+        found.keys() == set(StepFormat._fields)
+        and found["score_at"] == "separator"
+        and found["step_separator"]
+    )
     if not known or not isinstance(found["step_separator"], str):
         raise ValueError(
             f"the model's config says {STEPS}={found!r}, which is not supported "

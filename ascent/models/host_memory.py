@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 # Files below /sys/fs/cgroup that limit the memory of a container: folder, limit, usage (versions 2 and 1).
-CGROUPS = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+CGROUPS = (
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 
 
 class HostBuffer:
@@ -23,7 +26,9 @@ class HostBuffer:
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.values = torch.zeros(size)  # touches its pages, in all threads; pinning them is then fast
+        self.values = torch.zeros(
+            size
+        )  # touches its pages, in all threads; pinning them is then fast
         if size and device.type == "cuda":
             cudart = torch.cuda.cudart()
             status = cudart.cudaHostRegister(self.values.data_ptr(), self.values.nbytes, 0)
@@ -32,7 +37,9 @@ class HostBuffer:
                     f"{self.values.nbytes / 2**30:.1f} GiB of host memory could not be pinned ({status}); free some "
                     "host memory, or raise the memory limit of the container"
                 )
-            weakref.finalize(self, _unpin, self.values, device).atexit = False  # a process that ends has no need of it
+            weakref.finalize(
+                self, _unpin, self.values, device
+            ).atexit = False  # a process that ends has no need of it
 
 
 def _unpin(values: Tensor, device: torch.device) -> None:
@@ -49,7 +56,9 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     for folder, limit, usage in CGROUPS:
         place = root / "sys/fs/cgroup" / folder
         if (place / limit).exists() and (most := (place / limit).read_text().strip()) != "max":
-            cache = _field(place / "memory.stat", "inactive_file") or 0  # counts as used, but is given back on demand
+            cache = (
+                _field(place / "memory.stat", "inactive_file") or 0
+            )  # counts as used, but is given back on demand
             found.append(int(most) - int((place / usage).read_text()) + cache)
     return min(found)
 

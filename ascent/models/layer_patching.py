@@ -29,7 +29,9 @@ from ascent.models import attention, quantize, residual_norm, routing, shared_in
 
 ROTARY = "apply_rotary_pos_emb"  # its name in every architecture
 GATED_MLP = ("gate_proj", "up_proj", "down_proj", "act_fn")  # the modules of a gated MLP
-StockForward = Callable[[Any, Tensor], Tensor]  # a module class's stock forward: (module, input) -> output
+StockForward = Callable[
+    [Any, Tensor], Tensor
+]  # a module class's stock forward: (module, input) -> output
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,10 @@ def fast_norm(stock: StockForward, module: nn.Module, x: Tensor) -> Tensor:
     """The stock norm; on CUDA the same in one kernel, if its formula is known."""
     if not x.is_cuda:
         return stock(module, x)
-    from ascent.models.norm_cuda import known_formula, rms_norm  # triton exists on CUDA machines only
+    from ascent.models.norm_cuda import (
+        known_formula,
+        rms_norm,
+    )  # triton exists on CUDA machines only
 
     formula = known_formula(stock, module)
     weight: Any = module.weight
@@ -87,12 +92,16 @@ def fast_norm(stock: StockForward, module: nn.Module, x: Tensor) -> Tensor:
 
 
 @cache
-def fast_rotary(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+def fast_rotary(
+    stock: Callable[..., tuple[Tensor, Tensor]],
+) -> Callable[..., tuple[Tensor, Tensor]]:
     """transformers' rotary embedding; on CUDA the same bits in one kernel."""
     matches: list[bool] = []  # set at the first call: does `stock` equal the kernel?
 
     @wraps(stock)
-    def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **others: Any) -> tuple[Tensor, Tensor]:
+    def rotary(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **others: Any
+    ) -> tuple[Tensor, Tensor]:
         if not q.is_cuda or more or others:
             return stock(q, k, cos, sin, *more, **others)
         from ascent.models.rotary_cuda import can_rotate, rotate
@@ -124,7 +133,9 @@ def fast_mlp(stock: StockForward, module: Any, x: Tensor) -> Tensor:
     plain = all(_stock_class(each) is nn.Linear and each.bias is None for each in (gate, up, down))
     merged = shared_input.adjacent((gate.weight, up.weight)) if plain else None
     if merged is not None or (plain and shared_input.joins_copies(gate)):
-        return gated_mlp(x, merged, gate.weight, up.weight, down.weight, getattr(module, "kernels", FAST).forward)
+        return gated_mlp(
+            x, merged, gate.weight, up.weight, down.weight, getattr(module, "kernels", FAST).forward
+        )
     out: Tensor = down(silu_mul(gate(x), up(x)))
     return out
 
@@ -150,7 +161,9 @@ def exact_product(a_NK: Tensor, b_KM: Tensor) -> Tensor:
 # The norm and the activation of "fast" run one row, or one number, at a time: their bits are those of any batch. Norms
 # that keep their stock forward are refused (see `exact`).
 FAST = KernelSet("fast", F.linear, F.linear, fast_norm, fast_mlp, wide_product, attention.NAME)
-EXACT = KernelSet("exact", exact_linear, exact_forward, fast_norm, fast_mlp, exact_product, attention.EXACT_NAME)
+EXACT = KernelSet(
+    "exact", exact_linear, exact_forward, fast_norm, fast_mlp, exact_product, attention.EXACT_NAME
+)
 KERNEL_SETS = {each.name: each for each in (FAST, EXACT)}
 
 
@@ -167,7 +180,9 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
     """Patch a model. Calling it again (after LoRA added layers, say) patches new layers, by default as the others."""
     kernels = kernels or kernels_of(module).name
     if kernels not in KERNEL_SETS:
-        raise ValueError(f"kernels={kernels!r} does not exist; choose from {', '.join(KERNEL_SETS)}")
+        raise ValueError(
+            f"kernels={kernels!r} does not exist; choose from {', '.join(KERNEL_SETS)}"
+        )
     use_blas()
     module.set_attn_implementation(KERNEL_SETS[kernels].attention)
     counts = dict.fromkeys(("linear", "quantized", "norm", "mlp", "router", "decoder"), 0)
@@ -176,27 +191,35 @@ def patch_layers(module: PreTrainedModel, kernels: str | None = None) -> Patched
         kind = _kind(part)
         if kind in (None, "mlp", "router", "decoder"):
             unpatched += [
-                f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if _matrix(part, weight)
+                f"{name}.{own}"
+                for own, weight in part.named_parameters(recurse=False)
+                if _matrix(part, weight)
             ]
         if kind is None:
             continue
         part.__class__ = _patched_class(_stock_class(part), kind)  # type: ignore[arg-type]
         part.kernels, part.router_index = KERNEL_SETS[kernels], counts[kind]
         counts[kind] += 1
-    residual_norm.link_norms(module, lambda each: _kind(each) == "decoder", lambda each: _kind(each) == "norm")
+    residual_norm.link_norms(
+        module, lambda each: _kind(each) == "decoder", lambda each: _kind(each) == "norm"
+    )
     if module.device.type == "cuda":
         merge_products(module)
     for source in {type(part).__module__ for part in module.modules()}:
         modeling = sys.modules[source]
         if callable(rotary := getattr(modeling, ROTARY, None)):
             setattr(modeling, ROTARY, fast_rotary(getattr(rotary, "stock", rotary)))
-    return PatchedLayers(kernels, counts["linear"] + counts["quantized"], counts["norm"], tuple(unpatched))
+    return PatchedLayers(
+        kernels, counts["linear"] + counts["quantized"], counts["norm"], tuple(unpatched)
+    )
 
 
 def merge_products(module: nn.Module, *, copies: bool = False) -> None:
     """Make one product of the linear layers that read the same input, of weights stored together or of their copies."""
     for part in module.modules():
-        for group in shared_input.find_groups(part, lambda each: _stock_class(each) is nn.Linear, copies=copies):
+        for group in shared_input.find_groups(
+            part, lambda each: _stock_class(each) is nn.Linear, copies=copies
+        ):
             if not copies:
                 group.store_adjacent()
             for index, layer in enumerate(group.layers):
@@ -250,7 +273,9 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
 
     def norm(self: Any, hidden_states: Tensor) -> Tensor:
         ahead = residual_norm.normed_ahead(self, hidden_states)
-        out: Tensor = self.kernels.norm(stock.forward, self, hidden_states) if ahead is None else ahead
+        out: Tensor = (
+            self.kernels.norm(stock.forward, self, hidden_states) if ahead is None else ahead
+        )
         return out
 
     def mlp(self: Any, x: Tensor) -> Tensor:
@@ -258,7 +283,9 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
         return out
 
     def router(self: Any, *args: Any, **options: Any) -> Any:
-        return routing.route(partial(stock.forward, self, *args, **options), self.router_index, stock.__name__)
+        return routing.route(
+            partial(stock.forward, self, *args, **options), self.router_index, stock.__name__
+        )
 
     def decoder(self: Any, hidden_states: Tensor, *args: Any, **options: Any) -> Tensor:
         if not args and _use_residual_norm(hidden_states):
@@ -267,7 +294,16 @@ def _patched_class(stock: type[nn.Module], kind: str) -> type[nn.Module]:
         return out
 
     forwards: dict[str, Callable[..., Any]] = {
-        "linear": linear, "quantized": quantized, "norm": norm, "mlp": mlp, "router": router, "decoder": decoder,
-    }  # fmt: skip
+        "linear": linear,
+        "quantized": quantized,
+        "norm": norm,
+        "mlp": mlp,
+        "router": router,
+        "decoder": decoder,
+    }
     forward = forwards[kind]
-    return type(f"Patched{stock.__name__}", (stock,), {"forward": forward, "stock": stock, "__module__": __name__})
+    return type(
+        f"Patched{stock.__name__}",
+        (stock,),
+        {"forward": forward, "stock": stock, "__module__": __name__},
+    )

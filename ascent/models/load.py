@@ -36,7 +36,11 @@ logger = logging.getLogger("ascent.models")
 
 Heads = Literal["tokens", "scalar", "both"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-AUTO = {"tokens": AutoModelForCausalLM, "scalar": AutoModelForSequenceClassification, "both": AutoModelForCausalLM}
+AUTO = {
+    "tokens": AutoModelForCausalLM,
+    "scalar": AutoModelForSequenceClassification,
+    "both": AutoModelForCausalLM,
+}
 
 
 def load(
@@ -96,13 +100,23 @@ def load(
     module.train(dropout or gradient_checkpointing)
     budget = budget_bytes or (CUDA_BUDGET_BYTES if module.device.type == "cuda" else BUDGET_BYTES)
     return LanguageModel(
-        module, tokenizer, value_head, None, budget, gradient_checkpointing, tuple(notes), routes, origin
+        module,
+        tokenizer,
+        value_head,
+        None,
+        budget,
+        gradient_checkpointing,
+        tuple(notes),
+        routes,
+        origin,
     )
 
 
 def read_config(source: str | Path, *, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The configuration of a model, or of the base of an adapter; no weights are read."""
-    return _config(check_hub(adapters.chain(check_hub(resolve(source)))[-1]), "tokens", trust_remote_code)
+    return _config(
+        check_hub(adapters.chain(check_hub(resolve(source)))[-1]), "tokens", trust_remote_code
+    )
 
 
 def _config_and_tokenizer(
@@ -126,7 +140,9 @@ def _config(folder: Path | str, head: str, trust_remote_code: bool) -> PreTraine
             if "trust_remote_code" in str(error)
             else "check the name"
         )
-        raise ValueError(f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}") from error
+        raise ValueError(
+            f"model {str(folder)!r} cannot be loaded: {first_line(error)}; {fix}"
+        ) from error
     check_config(config, folder)
     # Remote code is not in transformers' tables. The truth value of a table would import every class in it.
     table: Any = AUTO[head]._model_mapping
@@ -158,11 +174,15 @@ def _module(
         return _weights(folder, config, head, options)
     assert isinstance(folder, Path)
     if quantize is not None:
-        raise ValueError(f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result")
+        raise ValueError(
+            f"quantize={quantize!r}: {folder} is a LoRA adapter; export it first and quantize the result"
+        )
     adapters.check_base(folder, base)
     scored = adapters.has_score(folder)
     if scored and head != "scalar":
-        raise ValueError(f"{folder} is the adapter of a reward model or critic, which has no token head; load another")
+        raise ValueError(
+            f"{folder} is the adapter of a reward model or critic, which has no token head; load another"
+        )
     trained_on = adapters.training_of(folder)["quantize"]
     module, fresh = _module(check_hub(base), config, head, options, trained_on, device)
     if trained_on is not None:
@@ -197,8 +217,14 @@ def _weights(
     fresh = head == "scalar" and "score.weight" in missing
     missing -= {"score.weight"} if fresh else set()
     wrong = sorted(missing | {str(each[0]) for each in report["mismatched_keys"]})
-    if head != "scalar" and wrong == ["lm_head.weight"] and any("SequenceClass" in each for each in saved_as):
-        raise ValueError(f"{folder} is a reward model or critic, which has no token head; load another")
+    if (
+        head != "scalar"
+        and wrong == ["lm_head.weight"]
+        and any("SequenceClass" in each for each in saved_as)
+    ):
+        raise ValueError(
+            f"{folder} is a reward model or critic, which has no token head; load another"
+        )
     if wrong:
         raise ValueError(
             f"{folder} lacks {len(wrong)} weights of {type(module).__name__} or has them in another shape: "
@@ -217,7 +243,9 @@ def _match_tokenizer(tokenizer: Any, module: PreTrainedModel, *, classifies: boo
     note = separate_padding(tokenizer, rows, classifies=classifies)
     untrained = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id
     for each in module.modules():
-        if isinstance(each, nn.Embedding) and (each is module.get_input_embeddings() or each.padding_idx is not None):
+        if isinstance(each, nn.Embedding) and (
+            each is module.get_input_embeddings() or each.padding_idx is not None
+        ):
             each.padding_idx = untrained
     if len(tokenizer) > rows:
         raise ValueError(

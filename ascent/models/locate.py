@@ -22,7 +22,9 @@ def resolve(source: str | Path) -> Path | str:
         refuse_pickles(found)
         return found
     if folder.exists():
-        raise ValueError(f"model={str(source)!r} is a file; name the folder that holds config.json and the weights")
+        raise ValueError(
+            f"model={str(source)!r} is a file; name the folder that holds config.json and the weights"
+        )
     if not _hub_name(str(source)):
         raise ValueError(
             f"model={str(source)!r} does not exist; give a folder with a config.json, a run folder, or a hub name "
@@ -75,7 +77,11 @@ def local_folder(origin: str) -> Path | None:
 
 
 def _model_in(folder: Path) -> Path:
-    steps = [(int(found[1]), path) for path in folder.glob("checkpoints/*") if (found := STEP.fullmatch(path.name))]
+    steps = [
+        (int(found[1]), path)
+        for path in folder.glob("checkpoints/*")
+        if (found := STEP.fullmatch(path.name))
+    ]
     newest_first = [path / "model" for _, path in sorted(steps, reverse=True)]
     for candidate in (folder, *newest_first, folder / "model"):
         if (candidate / "config.json").is_file() or (candidate / ADAPTER_CONFIG).is_file():
@@ -96,7 +102,9 @@ def refuse_pickles(folder: Path) -> None:
             f"{folder} holds its weights as {', '.join(pickled[:3])}; only safetensors are loaded, because opening a "
             "pickle can run code; convert them with transformers: save_pretrained writes safetensors"
         )
-    raise ValueError(f"{folder} has a config.json but no weights (*.safetensors); the copy or download is incomplete")
+    raise ValueError(
+        f"{folder} has a config.json but no weights (*.safetensors); the copy or download is incomplete"
+    )
 
 
 def _hub_name(source: str) -> bool:

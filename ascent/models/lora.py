@@ -41,9 +41,13 @@ def attach(
         import torch.distributed.tensor  # peft reads it and does not import it
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise ImportError(f"LoRA needs the package peft; install it with: {install_hint('lora')}") from error
+        raise ImportError(
+            f"LoRA needs the package peft; install it with: {install_hint('lora')}"
+        ) from error
     if model.adapter is not None:
-        raise ValueError("the model already has a LoRA adapter; load it again before attaching another")
+        raise ValueError(
+            "the model already has a LoRA adapter; load it again before attaching another"
+        )
     if rank < 1:
         raise ValueError(f"rank={rank} gives an adapter without weights; use >= 1")
     config: LoraConfig = LoraConfig(
@@ -66,7 +70,9 @@ def attach(
 def adapter_off(model: LanguageModel) -> Iterator[LanguageModel]:
     """The model without its adapter: the reference of a KL penalty or of DPO, without extra memory."""
     if model.adapter is None:
-        raise ValueError("the model has no LoRA adapter to switch off; load a second copy as the reference")
+        raise ValueError(
+            "the model has no LoRA adapter to switch off; load a second copy as the reference"
+        )
     with model.adapter.disable_adapter():
         yield model
 
@@ -77,7 +83,9 @@ class WithoutAdapter:
 
     model: LanguageModel
 
-    def outputs(self, batch: Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
+    def outputs(
+        self, batch: Batch, want: frozenset[str], temperature: float = 1.0
+    ) -> dict[str, Tensor]:
         with adapter_off(self.model) as base:
             return base.outputs(batch, want, temperature)
 
@@ -95,7 +103,9 @@ class WithoutAdapter:
         return self.train(False)
 
 
-def load_unmerged(folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu") -> LanguageModel:
+def load_unmerged(
+    folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> LanguageModel:
     """A saved adapter beside its base: the forward is that of training, bit for bit, where a merged one rounds."""
     base = adapters.base_of(Path(folder))
     if base is None:
@@ -113,7 +123,9 @@ def restore(model: LanguageModel, folder: str | Path) -> None:
     The caller must have loaded the base weights that the adapter was trained on.
     """
     if model.adapter is None:
-        raise ValueError("the model has no LoRA adapter to restore; attach one of the same rank first")
+        raise ValueError(
+            "the model has no LoRA adapter to restore; attach one of the same rank first"
+        )
     adapters.load_weights(model.adapter, Path(folder))
     if model.value_head is not None:
         heads.copy_head(Path(folder) / heads.VALUE_HEAD_FILE, model.value_head)

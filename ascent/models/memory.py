@@ -17,7 +17,9 @@ BYTES = {"float32": 4, "bfloat16": 2}
 MICROBATCH_BYTES = 27 * 2**29  # of activations: larger micro-batches are hardly faster
 # With the optimizer's state in host memory: values of a bucket, and buckets on the GPU at a time.
 OFFLOAD_BUCKET, OFFLOAD_SLOTS = 2**23, 3
-QUANTIZED_BYTES = (4 + 8 / 64 + 32 / (64 * 256)) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales
+QUANTIZED_BYTES = (
+    4 + 8 / 64 + 32 / (64 * 256)
+) / 8  # NF4: a scale for 64 weights, in 8 bits, and one for 256 scales
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Forecast:
         return self.gradients + self.activations + self.logits
 
 
-def shape_of(config: PreTrainedConfig, parameters: int, trained: int | None = None, quantized: int = 0) -> Shape:
+def shape_of(
+    config: PreTrainedConfig, parameters: int, trained: int | None = None, quantized: int = 0
+) -> Shape:
     """Read the sizes from a config; `trained` is smaller than `parameters` with LoRA."""
     text = config.get_text_config()
     heads = text.num_attention_heads
@@ -114,11 +118,24 @@ def forecast(
     if dtype not in BYTES:
         raise ValueError(f"dtype={dtype!r} is not supported; use {' or '.join(BYTES)}")
     size = BYTES[dtype]
-    layer, hidden_bytes = layer_bytes(shape, tokens, size, fused=fused), tokens * shape.hidden * size
+    layer, hidden_bytes = (
+        layer_bytes(shape, tokens, size, fused=fused),
+        tokens * shape.hidden * size,
+    )
     if not training:
-        return Forecast(shape.weight_bytes(size), 0, 0, 0, layer + 2 * hidden_bytes, budget_bytes, reference * size)
+        return Forecast(
+            shape.weight_bytes(size),
+            0,
+            0,
+            0,
+            layer + 2 * hidden_bytes,
+            budget_bytes,
+            reference * size,
+        )
     # With gradient checkpointing each layer keeps its input, and one layer at a time is recomputed.
-    activations = shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
+    activations = (
+        shape.layers * hidden_bytes + layer if gradient_checkpointing else shape.layers * layer
+    )
     own = -(-shape.trained // ranks)
     gathered = shape.weight_bytes(size) // (1 if keeps_weights else max(shape.layers, 1))
     masters, moments = own * 4 if sharded or dtype != "float32" else 0, own * 8
@@ -174,6 +191,10 @@ def microbatch_tokens(
     """The tokens whose activations take MICROBATCH_BYTES on CUDA, or `room` bytes if that is less; at most `limit`."""
     size = BYTES[dtype]
     layer = layer_bytes(shape, 1, size, fused=True)
-    kept = shape.layers * shape.hidden * size + layer if gradient_checkpointing else shape.layers * layer
+    kept = (
+        shape.layers * shape.hidden * size + layer
+        if gradient_checkpointing
+        else shape.layers * layer
+    )
     room = MICROBATCH_BYTES if room is None else min(room, MICROBATCH_BYTES)
     return max(1, min(limit, room // (kept + 3 * shape.hidden * 4)))

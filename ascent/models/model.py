@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from ascent.models import adapters, forward, heads
@@ -23,7 +28,9 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 TOKEN_OUTPUTS = frozenset({"logprobs_T", "entropy_T", "log_collision_T"})
-LOGITS = frozenset({"logits_TV"})  # a `ChunkedLogits`, not a tensor: the matrix of all logits never exists
+LOGITS = frozenset(
+    {"logits_TV"}
+)  # a `ChunkedLogits`, not a tensor: the matrix of all logits never exists
 SCALAR_OUTPUTS = frozenset({"scores_B", "values_T", "step_logits_TC"})
 WANTS = TOKEN_OUTPUTS | LOGITS | SCALAR_OUTPUTS
 
@@ -67,7 +74,9 @@ class LanguageModel:
             SCALAR_OUTPUTS if self._scalar_head() is not None else frozenset()
         )
 
-    def outputs(self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Any]:
+    def outputs(
+        self, batch: forward.Batch, want: frozenset[str], temperature: float = 1.0
+    ) -> dict[str, Any]:
         """One forward over a packed batch (`tokens_T`, `positions_T`, `segments`, and optionally
         `loss_mask_T`).
 
@@ -75,7 +84,9 @@ class LanguageModel:
         With recorded experts (`routed_experts_TLC`) also `policy/routes_changed_frac`: how many of them the routers
         would not choose any more, and how many there are.
         """
-        found: dict[str, Any] = (self.run if self.root is None else self.root)(batch, want, temperature)
+        found: dict[str, Any] = (self.run if self.root is None else self.root)(
+            batch, want, temperature
+        )
         return found
 
     def run(self, batch: forward.Batch, want: frozenset[str], temperature: float) -> dict[str, Any]:
@@ -83,9 +94,15 @@ class LanguageModel:
         self._check(want)
         segments, replay = batch["segments"], self._replay(batch)
         experts_TLC = None if replay is None else replay.experts_TLC
-        plan = batch["plan"]() if "plan" in batch else forward.plan_forward(batch, self.device, experts_TLC=experts_TLC)
+        plan = (
+            batch["plan"]()
+            if "plan" in batch
+            else forward.plan_forward(batch, self.device, experts_TLC=experts_TLC)
+        )
         max_len = max_sequence_length(self.module.config)
-        hidden_UD = forward.hidden_states(self.module.base_model, batch, plan, max_len=max_len, replay=replay)
+        hidden_UD = forward.hidden_states(
+            self.module.base_model, batch, plan, max_len=max_len, replay=replay
+        )
         out: dict[str, Any] = {}
         if want & TOKEN_OUTPUTS:
             out |= forward.token_outputs(
@@ -97,7 +114,9 @@ class LanguageModel:
             )
         if want & LOGITS:
             out["logits_TV"] = forward.chunked_logits(
-                *(hidden_UD, plan, output_head(self.module)), temperature=temperature, budget_bytes=self.budget_bytes
+                *(hidden_UD, plan, output_head(self.module)),
+                temperature=temperature,
+                budget_bytes=self.budget_bytes,
             )
         if want & SCALAR_OUTPUTS:
             scalar_head = self._scalar_head()
@@ -163,7 +182,11 @@ class LanguageModel:
         if self.value_head is not None:
             parts["value_head"] = self.value_head
         for prefix, part in parts.items():
-            yield from ((f"{prefix}.{name}", each) for name, each in part.named_parameters() if each.requires_grad)
+            yield from (
+                (f"{prefix}.{name}", each)
+                for name, each in part.named_parameters()
+                if each.requires_grad
+            )
 
     def modules(self) -> Iterator[nn.Module]:
         yield from self.module.modules()
@@ -194,7 +217,9 @@ class LanguageModel:
         generation = generation_config(self.module)
         if generation is not None:
             own = generation.eos_token_id
-            found = sorted({*ids, *(own if isinstance(own, list) else () if own is None else (own,))})
+            found = sorted(
+                {*ids, *(own if isinstance(own, list) else () if own is None else (own,))}
+            )
             generation.eos_token_id = found if len(found) > 1 else found[0]
 
     def save(self, folder: str | Path) -> None:
@@ -245,9 +270,13 @@ def output_head(module: PreTrainedModel) -> Head:
             "the head is not supported: leave lm_head out of LoRA's targets"
         )
     config = module.config.get_text_config()
-    scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+    scale = getattr(config, "logit_scale", None) or 1 / (
+        getattr(config, "logits_scaling", None) or 1
+    )
     kernels = getattr(layer, "kernels", FAST)
-    return Head(layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None), kernels)
+    return Head(
+        layer.weight, layer.bias, scale, getattr(config, "final_logit_softcapping", None), kernels
+    )
 
 
 def max_sequence_length(config: PreTrainedConfig) -> int | None:
@@ -259,7 +288,9 @@ def max_sequence_length(config: PreTrainedConfig) -> int | None:
     text: Any = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
-        limit = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+        limit = rope.get("original_max_position_embeddings") or getattr(
+            text, "original_max_position_embeddings", None
+        )
         if limit is not None:
             return int(limit)
     limit = getattr(text, "max_position_embeddings", None)

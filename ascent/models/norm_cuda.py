@@ -37,14 +37,20 @@ def formula_of(stock: Any, module: nn.Module) -> tuple[Formula, float] | None:
     """The formula and epsilon of a norm, or None if it is unknown."""
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not isinstance(weight, Tensor) or not isinstance(epsilon, float) or len(list(module.parameters())) != 1:
+    if (
+        not isinstance(weight, Tensor)
+        or not isinstance(epsilon, float)
+        or len(list(module.parameters())) != 1
+    ):
         return None
     with torch.no_grad():
         probe = copy.deepcopy(module)
         generator = torch.Generator(weight.device).manual_seed(0)
         spread = torch.empty_like(weight).normal_(0.7, 0.2, generator=generator)
         probe.weight.copy_(spread)  # type: ignore[operator]
-        x_ND = torch.empty(3, weight.shape[0], dtype=weight.dtype, device=weight.device).normal_(generator=generator)
+        x_ND = torch.empty(3, weight.shape[0], dtype=weight.dtype, device=weight.device).normal_(
+            generator=generator
+        )
         own_ND = stock(probe, x_ND).float()
         for formula in FORMULAS:
             ours_ND = rms_norm(x_ND, spread, epsilon, formula).float()
@@ -58,7 +64,9 @@ def rms_norm(x: Tensor, weight_D: Tensor, epsilon: float, formula: Formula) -> T
     out: Tensor = _RMSNorm.apply(x, weight_D, epsilon, add_one)
     if not out.requires_grad:
         return out
-    return recomputable(out, (x, weight_D), lambda x, weight_D: _normalize(x, weight_D, epsilon, add_one)[0])
+    return recomputable(
+        out, (x, weight_D), lambda x, weight_D: _normalize(x, weight_D, epsilon, add_one)[0]
+    )
 
 
 def add_rms_norm(
@@ -66,7 +74,9 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """residual + x, and its norm. There is no gradient."""
     total = torch.empty_like(residual, memory_format=torch.contiguous_format)
-    return total, _normalize(x, weight_D, epsilon, formula == FORMULAS[1], residual.contiguous(), total)[0]
+    return total, _normalize(
+        x, weight_D, epsilon, formula == FORMULAS[1], residual.contiguous(), total
+    )[0]
 
 
 def _normalize(
@@ -84,10 +94,21 @@ def _normalize(
     rows_per_program = max(1, 1024 // padded)
     scale_N = torch.empty(rows, dtype=torch.float32, device=x.device)
     _forward[(triton.cdiv(rows, rows_per_program),)](
-        x, x if residual is None else residual, weight_D, out, out if total is None else total, scale_N, rows, epsilon,
-        SIZE=size, PADDED=padded, ROWS=rows_per_program, ADD_ONE=add_one, RESIDUAL=residual is not None,
+        x,
+        x if residual is None else residual,
+        weight_D,
+        out,
+        out if total is None else total,
+        scale_N,
+        rows,
+        epsilon,
+        SIZE=size,
+        PADDED=padded,
+        ROWS=rows_per_program,
+        ADD_ONE=add_one,
+        RESIDUAL=residual is not None,
         num_warps=4 if padded <= 2048 else 8,
-    )  # fmt: skip
+    )
     return out, scale_N
 
 
@@ -109,9 +130,19 @@ class _RMSNorm(torch.autograd.Function):
         programs = min(PROGRAMS, rows)
         d_weight_PD = torch.empty(programs, size, dtype=torch.float32, device=x.device)
         _backward[(programs,)](
-            d_out, x, weight_D, scale_N, d_x, d_weight_PD, rows, triton.cdiv(rows, programs),
-            SIZE=size, PADDED=padded, ADD_ONE=ctx.add_one, num_warps=4 if padded <= 2048 else 8,
-        )  # fmt: skip
+            d_out,
+            x,
+            weight_D,
+            scale_N,
+            d_x,
+            d_weight_PD,
+            rows,
+            triton.cdiv(rows, programs),
+            SIZE=size,
+            PADDED=padded,
+            ADD_ONE=ctx.add_one,
+            num_warps=4 if padded <= 2048 else 8,
+        )
         return d_x, d_weight_PD.sum(0).to(weight_D.dtype), None, None
 
 
@@ -119,9 +150,20 @@ class _RMSNorm(torch.autograd.Function):
 # would be compiled, the second of them in the middle of a run.
 @triton.jit(do_not_specialize=["rows"])
 def _forward(
-    x, residual, weight, out, total, scales, rows, epsilon,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, ADD_ONE: tl.constexpr, RESIDUAL: tl.constexpr,
-):  # fmt: skip
+    x,
+    residual,
+    weight,
+    out,
+    total,
+    scales,
+    rows,
+    epsilon,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD_ONE: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+):
     rows_N = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     dims_D = tl.arange(0, PADDED)
     there_ND = (rows_N < rows)[:, None] & (dims_D < SIZE)[None, :]
@@ -146,9 +188,18 @@ def _forward(
 
 @triton.jit(do_not_specialize=["rows", "rows_per_program"])
 def _backward(
-    d_out, x, weight, scales, d_x, d_weight, rows, rows_per_program,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, ADD_ONE: tl.constexpr,
-):  # fmt: skip
+    d_out,
+    x,
+    weight,
+    scales,
+    d_x,
+    d_weight,
+    rows,
+    rows_per_program,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    ADD_ONE: tl.constexpr,
+):
     dims_D = tl.arange(0, PADDED)
     there_D = dims_D < SIZE
     w_D = tl.load(weight + dims_D, mask=there_D, other=0.0).to(tl.float32)

@@ -45,7 +45,9 @@ class KVCache:
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         if slots_T.is_cuda:
-            from ascent.models.paged_attention_cuda import write_kv  # triton exists on CUDA machines only
+            from ascent.models.paged_attention_cuda import (
+                write_kv,
+            )  # triton exists on CUDA machines only
 
             return write_kv(self.keys[layer], self.values[layer], slots_T, k_TKD, v_TKD)
         self.keys[layer].index_copy_(0, slots_T, k_TKD)
@@ -53,7 +55,9 @@ class KVCache:
 
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
         """In every layer. No block may be both source and target."""
-        sources_N, targets_N = (torch.tensor(each, device=self.keys[0].device) for each in (sources, targets))
+        sources_N, targets_N = (
+            torch.tensor(each, device=self.keys[0].device) for each in (sources, targets)
+        )
         for store in (*self.keys, *self.values):
             blocks = store.view(-1, self.block_size, *store.shape[1:])
             blocks.index_copy_(0, targets_N, blocks.index_select(0, sources_N))
@@ -66,7 +70,12 @@ class KVCache:
 
 
 def allocate_kv_cache(
-    layers: list[tuple[int, int, int]], num_blocks: int, block_size: int, *, dtype: torch.dtype, device: torch.device
+    layers: list[tuple[int, int, int]],
+    num_blocks: int,
+    block_size: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> KVCache:
     """An empty KV cache. `layers` holds each layer's key/value heads, key size and value size.
 
@@ -75,11 +84,17 @@ def allocate_kv_cache(
     slots = num_blocks * block_size
     if device.type == "cuda" and torch.version.hip is None:
         shapes = [(slots, heads, size) for heads, *sizes in layers for size in sizes]
-        memory = ElasticBuffers(slots, [heads * size * dtype.itemsize for _, heads, size in shapes], device)
+        memory = ElasticBuffers(
+            slots, [heads * size * dtype.itemsize for _, heads, size in shapes], device
+        )
         stores = [memory.tensor(index, shape, dtype) for index, shape in enumerate(shapes)]
         return KVCache(tuple(stores[::2]), tuple(stores[1::2]), block_size, memory)
-    keys = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, size, _ in layers)
-    values = tuple(torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, _, size in layers)
+    keys = tuple(
+        torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, size, _ in layers
+    )
+    values = tuple(
+        torch.zeros(slots, heads, size, dtype=dtype, device=device) for heads, _, size in layers
+    )
     return KVCache(keys, values, block_size)
 
 
@@ -120,19 +135,38 @@ class CudaDecode:
             from ascent.models.exact_decode_cuda import decode_attention
 
             return decode_attention(
-                q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer],
-                self.block_table_BP, self.lengths_B, new_k_BKD=k_BKD, new_v_BKD=v_BKD, slots_B=self.slots_B,
-                block_size=self.kv_cache.block_size, splits=self.splits // 2, scaling=call.scaling,
+                q_BHD.contiguous(),
+                self.kv_cache.keys[call.layer],
+                self.kv_cache.values[call.layer],
+                self.block_table_BP,
+                self.lengths_B,
+                new_k_BKD=k_BKD,
+                new_v_BKD=v_BKD,
+                slots_B=self.slots_B,
+                block_size=self.kv_cache.block_size,
+                splits=self.splits // 2,
+                scaling=call.scaling,
                 prefixes=self.prefixes,
-            )  # fmt: skip
+            )
         from ascent.models.paged_attention_cuda import paged_attention
 
         return paged_attention(
-            q_BHD.contiguous(), self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer], self.block_table_BP,
-            self.lengths_B, new_k_BKD=k_BKD, new_v_BKD=v_BKD, slots_B=self.slots_B,
-            block_size=self.kv_cache.block_size, splits=self.splits, scaling=call.scaling, window=call.window,
-            softcap=call.softcap, sinks_H=call.sinks_H, prefixes=self.prefixes,
-        )  # fmt: skip
+            q_BHD.contiguous(),
+            self.kv_cache.keys[call.layer],
+            self.kv_cache.values[call.layer],
+            self.block_table_BP,
+            self.lengths_B,
+            new_k_BKD=k_BKD,
+            new_v_BKD=v_BKD,
+            slots_B=self.slots_B,
+            block_size=self.kv_cache.block_size,
+            splits=self.splits,
+            scaling=call.scaling,
+            window=call.window,
+            softcap=call.softcap,
+            sinks_H=call.sinks_H,
+            prefixes=self.prefixes,
+        )
 
 
 def slot_mapping(block_table_BP: Tensor, stored_B: Tensor, block_size: int) -> Tensor:

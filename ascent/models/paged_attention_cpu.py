@@ -29,11 +29,17 @@ class _Arguments(ctypes.Structure):
     """The struct `Arguments` of c_extension.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("queries", "new_keys", "new_values", "keys", "values", "out")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("queries", "new_keys", "new_values", "keys", "values", "out")
+        ),
         *((name, ctypes.c_void_p) for name in ("block_table", "lengths", "sinks")),
         *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
         *((name, ctypes.c_int64) for name in ("value_row", "value_head", "block_table_row")),
-        *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "key_size", "value_size", "block_size", "window")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("heads", "kv_heads", "key_size", "value_size", "block_size", "window")
+        ),
         *((name, ctypes.c_float) for name in ("scaling", "softcap")),
     ]
 
@@ -65,19 +71,29 @@ class CompiledDecode:
                 f"{wrong[0]} in compiled attention, which takes float32; sample outside of autocast, or load the "
                 "model in the precision that it runs in"
             )
-        q_BHD, k_BKD, v_BKD = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHD, k_BKD, v_BKD))
+        q_BHD, k_BKD, v_BKD = (
+            x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHD, k_BKD, v_BKD)
+        )
         rows, heads, _ = q_BHD.shape
         kv_heads, key_size, value_size = call.heads
         out_BHD = q_BHD.new_empty(rows, heads, value_size)
         keys, values = self.kv_cache.keys[call.layer], self.kv_cache.values[call.layer]
         arguments = _Arguments(
             *(each.data_ptr() for each in (q_BHD, k_BKD, v_BKD, keys, values, out_BHD)),
-            self.block_table_BP.data_ptr(), self.lengths_B.data_ptr(),
+            self.block_table_BP.data_ptr(),
+            self.lengths_B.data_ptr(),
             None if call.sinks_H is None else call.sinks_H.data_ptr(),
-            *(stride for each in (q_BHD, k_BKD, v_BKD) for stride in each.stride()[:2]), self.block_table_BP.stride(0),
-            heads, kv_heads, key_size, value_size, self.kv_cache.block_size, call.window or 0, call.scaling,
+            *(stride for each in (q_BHD, k_BKD, v_BKD) for stride in each.stride()[:2]),
+            self.block_table_BP.stride(0),
+            heads,
+            kv_heads,
+            key_size,
+            value_size,
+            self.kv_cache.block_size,
+            call.window or 0,
+            call.scaling,
             call.softcap or 0.0,
-        )  # fmt: skip
+        )
         functions.store_kv(ctypes.byref(arguments), rows)
         _run(functions.attend, arguments, rows, self.total_len * heads * (key_size + value_size))
         return out_BHD
@@ -94,13 +110,17 @@ def _run(kernel: Any, arguments: _Arguments, rows: int, num_floats: int) -> None
         try:
             for start in range(0, rows, step):
                 futures.append(
-                    _thread_pool(threads).submit(kernel, ctypes.byref(arguments), start, min(start + step, rows))
+                    _thread_pool(threads).submit(
+                        kernel, ctypes.byref(arguments), start, min(start + step, rows)
+                    )
                 )
             failed = any([each.result() for each in futures])
         finally:
             wait(futures)  # after an interrupt too: the threads use memory that is freed then
     if failed:
-        raise MemoryError(f"no memory for the attention scores of {rows} rows; run fewer rows or shorter sequences")
+        raise MemoryError(
+            f"no memory for the attention scores of {rows} rows; run fewer rows or shorter sequences"
+        )
 
 
 @functools.cache

@@ -18,7 +18,9 @@ from torch import Tensor
 from ascent.models.attention import AttentionCall, with_sink
 from ascent.models.paged_attention import KVCache, slot_mapping
 
-LENGTH_STEP = 16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
+LENGTH_STEP = (
+    16  # tokens: lengths are rounded up to a multiple of this, or of a quarter of their own size
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class LengthGroup:
     slots_X: Tensor  # N x L, flat; beyond a row's length in its last block or in block 0
     lengths_N: Tensor
     length: int
-    masks: dict[int | None, Tensor] = field(default_factory=dict)  # per window: 0 where visible, -inf elsewhere
+    masks: dict[int | None, Tensor] = field(
+        default_factory=dict
+    )  # per window: 0 where visible, -inf elsewhere
 
     def attend(self, q_NHD: Tensor, kv_cache: KVCache, call: AttentionCall) -> Tensor:
         heads, _, size = call.heads
@@ -37,7 +41,9 @@ class LengthGroup:
         count, query_heads, _ = q_NHD.shape
         q_NKRD = q_NHD.view(count, heads, query_heads // heads, -1)
         k_NKLD, v_NKLD = (
-            store.index_select(0, self.slots_X).view(count, self.length, *store.shape[1:]).transpose(1, 2)
+            store.index_select(0, self.slots_X)
+            .view(count, self.length, *store.shape[1:])
+            .transpose(1, 2)
             for store in (kv_cache.keys[call.layer], kv_cache.values[call.layer])
         )
         mask_N11L = self._mask(call.window, q_NHD.dtype)
@@ -46,7 +52,9 @@ class LengthGroup:
             q_NKRD, k_NKLD, v_NKLD = with_sink(q_NKRD, k_NKLD, v_NKLD, sinks_KR1)
             mask_N11L = F.pad(mask_N11L, (0, 1))
         if call.softcap is None:
-            out_NKRD = F.scaled_dot_product_attention(q_NKRD, k_NKLD, v_NKLD, attn_mask=mask_N11L, scale=call.scaling)
+            out_NKRD = F.scaled_dot_product_attention(
+                q_NKRD, k_NKLD, v_NKLD, attn_mask=mask_N11L, scale=call.scaling
+            )
         else:
             scores_NKRL = (q_NKRD @ k_NKLD.mT) * call.scaling
             scores_NKRL = (scores_NKRL / call.softcap).tanh() * call.softcap + mask_N11L
@@ -59,7 +67,9 @@ class LengthGroup:
             visible_NL = positions_L < self.lengths_N[:, None]
             if window is not None:
                 visible_NL &= positions_L >= self.lengths_N[:, None] - window
-            mask_NL = torch.zeros(visible_NL.shape, dtype=dtype).masked_fill_(~visible_NL, -torch.inf)
+            mask_NL = torch.zeros(visible_NL.shape, dtype=dtype).masked_fill_(
+                ~visible_NL, -torch.inf
+            )
             self.masks[window] = mask_NL[:, None, None, :]
         return self.masks[window]
 
@@ -101,12 +111,22 @@ def sdpa_decode(kv_cache: KVCache, block_table_BP: Tensor, lengths_B: Tensor) ->
         block_table_NP = block_table_BP[rows_N, :num_blocks]
         if block_table_NP.shape[1] < num_blocks:  # the table ends before the padded length does
             block_table_NP = F.pad(block_table_NP, (0, num_blocks - block_table_NP.shape[1]))
-        slots_NPX = block_table_NP.long()[:, :, None] * kv_cache.block_size + torch.arange(kv_cache.block_size)
-        groups.append(LengthGroup(rows_N, slots_NPX.flatten(1)[:, :length].flatten(), lengths_B[rows_N], length))
+        slots_NPX = block_table_NP.long()[:, :, None] * kv_cache.block_size + torch.arange(
+            kv_cache.block_size
+        )
+        groups.append(
+            LengthGroup(
+                rows_N, slots_NPX.flatten(1)[:, :length].flatten(), lengths_B[rows_N], length
+            )
+        )
     return SdpaDecode(kv_cache, slots_B, tuple(groups))
 
 
 def padded_length(length: int) -> int:
     """A row's length, rounded up: four steps per doubling."""
-    step = max(LENGTH_STEP, 2 ** ((length - 1).bit_length() - 3)) if length > LENGTH_STEP else LENGTH_STEP
+    step = (
+        max(LENGTH_STEP, 2 ** ((length - 1).bit_length() - 3))
+        if length > LENGTH_STEP
+        else LENGTH_STEP
+    )
     return -(-length // step) * step

@@ -27,10 +27,16 @@ FIRST_LEN, SECOND_LEN = 5, 3  # tokens of the two sequences of the probe
 def check_config(config: PreTrainedConfig, source: object) -> None:
     """Refuse models that the configuration shows to be unsupported."""
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"{source} is an encoder-decoder ({config.model_type}); only decoder-only models are trained")
+        raise ValueError(
+            f"{source} is an encoder-decoder ({config.model_type}); only decoder-only models are trained"
+        )
     if getattr(config, "quantization_config", None):
-        raise ValueError(f"{source} holds quantized weights, which cannot be trained; load it dequantized and save it")
-    unsupported = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES)
+        raise ValueError(
+            f"{source} holds quantized weights, which cannot be trained; load it dequantized and save it"
+        )
+    unsupported = sorted(
+        set(getattr(config.get_text_config(), "layer_types", None) or ()) - LAYER_TYPES
+    )
     if unsupported:
         raise ValueError(
             f"{source} ({config.model_type}) has layers of kind {', '.join(unsupported)}; packed training supports "
@@ -73,14 +79,19 @@ def check_routing(module: PreTrainedModel) -> Routes:
     hidden_TD = run(recorded)
     shapes = {experts_TC.shape for experts_TC in recorded.experts.values()}
     if not shapes:
-        raise ValueError(f"model.routing_replay=true, but {name} has no known router of experts; set it to false")
+        raise ValueError(
+            f"model.routing_replay=true, but {name} has no known router of experts; set it to false"
+        )
     dtype = torch.uint8 if recorded.num_experts <= no_expert(torch.uint8) else torch.int16
     same, shifted = (
-        RoutingReplay(((recorded.stacked(torch.int64) + n) % recorded.num_experts).to(dtype)) for n in (0, 1)
+        RoutingReplay(((recorded.stacked(torch.int64) + n) % recorded.num_experts).to(dtype))
+        for n in (0, 1)
     )
     reproduced = len(shapes) == 1 and torch.equal(run(same), hidden_TD)
     if not (
-        reproduced and bool(run(shifted).isfinite().all()) and torch.equal(shifted.stacked(dtype), shifted.experts_TLC)
+        reproduced
+        and bool(run(shifted).isfinite().all())
+        and torch.equal(shifted.stacked(dtype), shifted.experts_TLC)
     ):
         raise ValueError(
             f"the routers of {name} do not choose the experts they are given; set model.routing_replay=false"
@@ -106,7 +117,9 @@ def _eval_mode(module: PreTrainedModel) -> Iterator[None]:
 
 
 def _probe_tokens(module: PreTrainedModel) -> Tensor:
-    return torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(module)
+    return torch.arange(2, 2 + FIRST_LEN + SECOND_LEN, device=module.device) % embedding_rows(
+        module
+    )
 
 
 def _inputs(tokens_T: Tensor) -> dict[str, Tensor]:
@@ -134,7 +147,10 @@ def _check_layers(module: PreTrainedModel, calls: list[AttentionCall]) -> None:
             "an architecture in which every layer attends through it"
         )
     window = getattr(config, "sliding_window", None)
-    layer_types = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * layers
+    layer_types = (
+        getattr(config, "layer_types", None)
+        or ["sliding_attention" if window else "full_attention"] * layers
+    )
     expected = [window if kind == "sliding_attention" else None for kind in layer_types]
     if expected != [call.window for call in calls]:
         raise ValueError(
@@ -147,7 +163,9 @@ def _check_independence(module: PreTrainedModel, before_TD: Tensor, after_TD: Te
     """Changing the first sequence must not change the second one. The tolerance is for mixtures of experts, where rows
     are grouped by expert."""
     if not bool(before_TD.isfinite().all()):
-        raise ValueError(f"{type(module).__name__} gives NaN or infinite hidden states; its weights are damaged")
+        raise ValueError(
+            f"{type(module).__name__} gives NaN or infinite hidden states; its weights are damaged"
+        )
     tolerance = 8 * torch.finfo(before_TD.dtype).eps * float(before_TD.abs().max())
     change = float((before_TD - after_TD).abs().max())
     if change > tolerance:

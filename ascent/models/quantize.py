@@ -34,8 +34,12 @@ LAYER = "bitsandbytes.nn.modules", "Linear4bit"  # peft's layer around one has t
 def quantization(scheme: str, dtype: torch.dtype) -> BitsAndBytesConfig:
     """What transformers needs to quantize while loading."""
     if scheme not in SCHEMES:
-        raise ValueError(f"quantize={scheme!r} is not supported; use {' or '.join(SCHEMES)}, or null for dense weights")
-    missing = [name for name in ("bitsandbytes", "accelerate") if importlib.util.find_spec(name) is None]
+        raise ValueError(
+            f"quantize={scheme!r} is not supported; use {' or '.join(SCHEMES)}, or null for dense weights"
+        )
+    missing = [
+        name for name in ("bitsandbytes", "accelerate") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise ImportError(
             f"4-bit weights need the package {' and '.join(missing)}; install with: {install_hint('qlora')}"
@@ -43,7 +47,10 @@ def quantization(scheme: str, dtype: torch.dtype) -> BitsAndBytesConfig:
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type=scheme, bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+        load_in_4bit=True,
+        bnb_4bit_quant_type=scheme,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
     )
 
 
@@ -62,7 +69,9 @@ def linear(layer: Any, x: Tensor) -> Tensor:
     """The product of a quantized layer."""
     from bitsandbytes import matmul_4bit
 
-    out: Tensor = matmul_4bit(x, layer.weight, quant_state=layer.weight.quant_state, bias=layer.bias)
+    out: Tensor = matmul_4bit(
+        x, layer.weight, quant_state=layer.weight.quant_state, bias=layer.bias
+    )
     return out
 
 

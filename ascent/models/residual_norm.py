@@ -16,7 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-PARTS = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")  # the modules of a pre-norm layer
+PARTS = (
+    "self_attn",
+    "mlp",
+    "input_layernorm",
+    "post_attention_layernorm",
+)  # the modules of a pre-norm layer
 LAST_NORM = "norm"  # of the model, beside its `layers`
 
 
@@ -45,7 +50,9 @@ def is_pre_norm(layer: nn.Module) -> bool:
     for probe.training in (False, True):  # dropout shows in training
         try:
             found = stock.forward(probe, x)
-        except Exception:  # other people's code that expects more than the four parts: not wired as known
+        except (
+            Exception
+        ):  # other people's code that expects more than the four parts: not wired as known
             return False
         if not isinstance(found, Tensor) or not torch.equal(found, expected):
             return False
@@ -60,7 +67,11 @@ def link_norms(
         layers: Any = getattr(part, "layers", None)
         for index, layer in enumerate(layers if isinstance(layers, nn.ModuleList) else ()):
             last = index + 1 == len(layers)
-            norm = getattr(part, LAST_NORM, None) if last else getattr(layers[index + 1], "input_layernorm", None)
+            norm = (
+                getattr(part, LAST_NORM, None)
+                if last
+                else getattr(layers[index + 1], "input_layernorm", None)
+            )
             if is_decoder(layer):
                 known = isinstance(norm, nn.Module) and is_norm(norm)
                 layer.next_norm = (norm,) if known else ()  # type: ignore[assignment]  # in a tuple: it is no child
@@ -72,7 +83,9 @@ def forward(layer: Any, hidden_states: Tensor, **options: Any) -> Tensor:
     hidden_states, normed = add_norm(attended, hidden_states, layer.post_attention_layernorm)
     mlp_out = layer.mlp(normed)
     for norm in getattr(layer, "next_norm", ()):
-        if type(norm.weight) is nn.Parameter and norm.weight.device == mlp_out.device:  # not a shard of FSDP's
+        if (
+            type(norm.weight) is nn.Parameter and norm.weight.device == mlp_out.device
+        ):  # not a shard of FSDP's
             hidden_states, normed = add_norm(mlp_out, hidden_states, norm)
             hidden_states.normed_ahead = (norm, normed, hidden_states._version)  # type: ignore[attr-defined]
             return hidden_states
@@ -90,7 +103,10 @@ def normed_ahead(norm: nn.Module, x: Tensor) -> Tensor | None:
 def add_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
     """residual + x, and its norm."""
     if x.is_cuda:
-        from ascent.models.norm_cuda import add_rms_norm, known_formula  # triton exists on CUDA machines only
+        from ascent.models.norm_cuda import (
+            add_rms_norm,
+            known_formula,
+        )  # triton exists on CUDA machines only
 
         formula = known_formula(type(norm).stock.forward, norm)
         if formula is not None and x.dtype == residual.dtype == norm.weight.dtype:

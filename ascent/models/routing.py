@@ -79,7 +79,9 @@ class RoutingReplay(RoutingRecorder):
             recorded_T1 = replayed_TC[:, :1] != no_expert(replayed_TC.dtype)
             forced_TC = torch.where(recorded_T1, replayed_TC.long(), chosen_TC)
             changed_TC = (forced_TC[:, :, None] != chosen_TC[:, None, :]).all(-1)
-            counts_T2 = torch.cat([changed_TC.sum(1, keepdim=True), recorded_T1 * replayed_TC.shape[1]], 1)
+            counts_T2 = torch.cat(
+                [changed_TC.sum(1, keepdim=True), recorded_T1 * replayed_TC.shape[1]], 1
+            )
             if self.repeats_T is not None:
                 counts_T2 = counts_T2 * self.repeats_T[:, None]
             self.changed_2 = self.changed_2 + counts_T2.sum(0)
@@ -95,7 +97,11 @@ class _ForcedTopk(TorchFunctionMode):
         self._forced_TC, self._num_experts = forced_TC, experts
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.topk, Tensor.topk) and args[0].ndim == 2 and self._num_experts % args[0].shape[1] == 0:
+        if (
+            func in (torch.topk, Tensor.topk)
+            and args[0].ndim == 2
+            and self._num_experts % args[0].shape[1] == 0
+        ):
             index_TC = self._forced_TC // (self._num_experts // args[0].shape[1])
             return torch.return_types.topk((args[0].gather(1, index_TC), index_TC))
         return func(*args, **(kwargs or {}))
@@ -103,7 +109,11 @@ class _ForcedTopk(TorchFunctionMode):
 
 def _chosen(out: Any, owner: str) -> Tensor:
     """The experts in a router's output."""
-    if isinstance(out, tuple) and len(out) == 3 and all(isinstance(each, Tensor) and each.ndim == 2 for each in out):
+    if (
+        isinstance(out, tuple)
+        and len(out) == 3
+        and all(isinstance(each, Tensor) and each.ndim == 2 for each in out)
+    ):
         experts_TC: Tensor = out[2]
         if not experts_TC.is_floating_point() and out[1].shape == experts_TC.shape:
             return experts_TC
@@ -124,7 +134,8 @@ def routing(context: RoutingRecorder) -> ContextVarScope:
 def capture_contexts() -> ContextVarScope:
     """The current contexts of attention and routing, to be entered again later."""
     return ContextVarScope(
-        attention.context_entry(attention.current_context()), (_current_routing, _current_routing.get())
+        attention.context_entry(attention.current_context()),
+        (_current_routing, _current_routing.get()),
     )
 
 

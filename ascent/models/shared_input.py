@@ -19,9 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-Recompute = tuple[tuple[Tensor, ...], Callable[..., Tensor]]  # inputs, and the function that gives the tensor again
-LinearForward = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # x @ weight.T + bias, without a gradient
-GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that read one input, by name
+Recompute = tuple[
+    tuple[Tensor, ...], Callable[..., Tensor]
+]  # inputs, and the function that gives the tensor again
+LinearForward = Callable[
+    [Tensor, Tensor, Tensor | None], Tensor
+]  # x @ weight.T + bias, without a gradient
+GROUPS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+)  # layers that read one input, by name
 
 
 class SharedInput:
@@ -32,7 +39,9 @@ class SharedInput:
 
     def __init__(self, layers: Sequence[nn.Linear], *, copies: bool = False) -> None:
         self.layers, self.copies = tuple(layers), copies
-        self._call: tuple[Tensor, int, bool] | None = None  # input of the last product, its version, gradient mode
+        self._call: tuple[Tensor, int, bool] | None = (
+            None  # input of the last product, its version, gradient mode
+        )
         self._outputs: dict[int, Tensor] = {}
 
     @property
@@ -54,13 +63,17 @@ class SharedInput:
         for tensors in (self.weights, self.biases):
             if tensors and adjacent(tensors) is None:
                 merged = torch.cat([each.data for each in tensors])
-                for each, part in zip(tensors, merged.split([each.shape[0] for each in tensors]), strict=True):
+                for each, part in zip(
+                    tensors, merged.split([each.shape[0] for each in tensors]), strict=True
+                ):
                     each.data = part
 
     def output(self, index: int, x: Tensor) -> Tensor | None:
         """The output of layer `index`; None if the layers must run one by one."""
         call = self._call
-        same = call is not None and call[0] is x and call[1:] == (x._version, torch.is_grad_enabled())
+        same = (
+            call is not None and call[0] is x and call[1:] == (x._version, torch.is_grad_enabled())
+        )
         if not same or index not in self._outputs:
             weights, biases = self.weights, self.biases
             weight, bias = adjacent(weights), adjacent(biases) if biases else None
@@ -70,7 +83,11 @@ class SharedInput:
                 weight = bias = None
             self._call = (x, x._version, torch.is_grad_enabled())
             self._outputs = dict(
-                enumerate(_SharedLinear.apply(x, weight, bias, self._forward, len(weights), *weights, *biases))
+                enumerate(
+                    _SharedLinear.apply(
+                        x, weight, bias, self._forward, len(weights), *weights, *biases
+                    )
+                )
             )
         found = self._outputs.pop(index)
         if not self._outputs:
@@ -84,7 +101,9 @@ def joins_copies(layer: nn.Module) -> bool:
     return shared is not None and shared[0].copies
 
 
-def recomputable(out: Tensor, inputs: tuple[Tensor, ...], function: Callable[..., Tensor]) -> Tensor:
+def recomputable(
+    out: Tensor, inputs: tuple[Tensor, ...], function: Callable[..., Tensor]
+) -> Tensor:
     """Mark a tensor as cheap to compute again, so that a backward pass that reads it need not keep it."""
     out.recompute = (inputs, function)  # type: ignore[attr-defined]
     return out
@@ -96,13 +115,18 @@ def to_keep(x: Tensor) -> Recompute:
     return found
 
 
-def find_groups(part: nn.Module, is_linear: Callable[[nn.Module], bool], *, copies: bool = False) -> list[SharedInput]:
+def find_groups(
+    part: nn.Module, is_linear: Callable[[nn.Module], bool], *, copies: bool = False
+) -> list[SharedInput]:
     """The children of a module that share an input and can be one product."""
     found = []
     for names in GROUPS:
         layers: list[Any] = [getattr(part, name, None) for name in names]
         if all(isinstance(each, nn.Module) and is_linear(each) for each in layers):
-            kinds = {(each.in_features, each.bias is None, each.weight.dtype, each.weight.device) for each in layers}
+            kinds = {
+                (each.in_features, each.bias is None, each.weight.dtype, each.weight.device)
+                for each in layers
+            }
             if len(kinds) == 1:
                 found.append(SharedInput(layers, copies=copies))
     return found
@@ -162,7 +186,11 @@ class _SharedLinear(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: recomputed layers refuse a second time
         weights, kept = saved[: ctx.num_weights], saved[ctx.num_weights :]
         d_NE = torch.cat([each.flatten(0, -2) for each in d_outs], -1)
-        d_x = (d_NE @ join(weights)).view(*d_outs[0].shape[:-1], -1) if ctx.needs_input_grad[0] else None
+        d_x = (
+            (d_NE @ join(weights)).view(*d_outs[0].shape[:-1], -1)
+            if ctx.needs_input_grad[0]
+            else None
+        )
         if not any(ctx.needs_input_grad[5:]):
             return d_x, *[None] * (len(ctx.needs_input_grad) - 1)
         d_weights = (d_NE.mT @ ctx.recompute(*kept).flatten(0, -2)).split(ctx.sizes)

@@ -60,7 +60,12 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _map_tensors(getattr(value, each.name), change) for each in fields(value)})
+        return replace(
+            value,
+            **{
+                each.name: _map_tensors(getattr(value, each.name), change) for each in fields(value)
+            },
+        )
     if isinstance(value, GatherIndex):
         return GatherIndex(*(_map_tensors(each, change) for each in value))
     return value
@@ -78,7 +83,9 @@ def prefix_groups(
     previous_B = torch.cat([starts_B[:1], starts_B[:-1]])
     positions_T = torch.arange(segments.total) - segments.broadcast(starts_B)
     # The token at the same position of the sequence before, if that is as long; the first sequence has none before it.
-    there_T = positions_T < segments.broadcast(torch.cat([torch.zeros(1).long(), segments.lengths_B[:-1]]))
+    there_T = positions_T < segments.broadcast(
+        torch.cat([torch.zeros(1).long(), segments.lengths_B[:-1]])
+    )
     other_T = torch.where(there_T, segments.broadcast(previous_B) + positions_T, 0)
     same_T = there_T
     for x_T in (tokens_T, experts_TLC):
@@ -161,7 +168,9 @@ class _Gather(torch.autograd.Function):
         if counts_U is None:
             return d_T.new_zeros(ctx.count, *d_T.shape[1:]).index_copy_(0, source_T, d_T), *none
         if d_T.is_cuda and d_T.element_size() <= 4:
-            from ascent.models.segment_sum_cuda import segment_sum  # triton exists on CUDA machines only
+            from ascent.models.segment_sum_cuda import (
+                segment_sum,
+            )  # triton exists on CUDA machines only
 
             return segment_sum(d_T, sorted_T, counts_U, ends_U), *none
         d_T = d_T.index_select(0, sorted_T)

@@ -29,7 +29,14 @@ def add_lanes(top_N: Tensor, mass_NL: Tensor, logit_N: Tensor) -> tuple[Tensor, 
     """Log-sum-exp and log-prob of each row, from its largest logit, the masses of its lanes, and the token's logit."""
     lse_N, logprobs_N = torch.empty_like(top_N), torch.empty_like(top_N)
     _add_lanes[(top_N.shape[0],)](
-        top_N, mass_NL, logit_N, lse_N, logprobs_N, LANES=mass_NL.shape[1], num_warps=4, enable_fp_fusion=False
+        top_N,
+        mass_NL,
+        logit_N,
+        lse_N,
+        logprobs_N,
+        LANES=mass_NL.shape[1],
+        num_warps=4,
+        enable_fp_fusion=False,
     )
     return lse_N, logprobs_N
 

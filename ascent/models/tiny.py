@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Tokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Tokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ascent.models.hf_logging import quiet_transformers
@@ -21,9 +27,14 @@ BYTES = 256
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 # Multi-head latent attention: keys and values have other sizes than `hidden // heads`, and as many heads.
 LATENT = {"num_key_value_heads": None, "kv_lora_rank": 16, "q_lora_rank": 16, "head_dim": 8} | {
-    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "first_k_dense_replace": 1,
-    "n_group": 4, "topk_group": 2,
-}  # fmt: skip
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
 
 # Config values of a family beyond the shared ones. SmolLM2 is Llama with tied embeddings.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -53,13 +64,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {
         "num_experts_per_tok": 2,
         "num_local_experts": 4,
-        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
     },
 }
 MODEL_TYPES = {"smollm2": "llama", "gemma3": "gemma3_text"}
 
 DIGIT_TOKENS = {
-    "texts": [f"{word} {a} {b} =" for word in ("sort", "list") for a in range(10) for b in range(10)],
+    "texts": [
+        f"{word} {a} {b} =" for word in ("sort", "list") for a in range(10) for b in range(10)
+    ],
     "vocabulary": BYTES + 19,
 }
 # Sizes and tokenizers for some tasks. `digits` has one token per digit; its large rope_theta generalizes to longer
@@ -117,7 +134,9 @@ def tiny_tokenizer(
         additional_special_tokens=list(special),
     )
     if vocabulary is not None:
-        tokenizer = tokenizer.train_new_from_iterator([list(texts)], vocab_size=vocabulary, show_progress=False)
+        tokenizer = tokenizer.train_new_from_iterator(
+            [list(texts)], vocab_size=vocabulary, show_progress=False
+        )
     tokenizer.chat_template = chat_template
     return tokenizer
 
@@ -170,7 +189,9 @@ def tiny_model(
 def named(folder: str | Path, name: str, *, seed: int = 0) -> Path:
     """One of NAMED, or any family in its default size."""
     if name not in NAMED and name not in FAMILIES:
-        raise ValueError(f"no tiny model named {name!r}; there are {', '.join((*FAMILIES, *NAMED))}")
+        raise ValueError(
+            f"no tiny model named {name!r}; there are {', '.join((*FAMILIES, *NAMED))}"
+        )
     return create(folder, seed=seed, **NAMED.get(name, {"family": name}))
 
 
@@ -187,9 +208,14 @@ def create(
 ) -> Path:
     """Create a tokenizer and a model, and save both in `folder`."""
     folder = Path(folder)
-    tokenizer = tiny_tokenizer(texts, vocabulary=vocabulary, special=special, chat_template=chat_template)
+    tokenizer = tiny_tokenizer(
+        texts, vocabulary=vocabulary, special=special, chat_template=chat_template
+    )
     module = tiny_model(family, len(tokenizer), seed=seed, **numbers)
-    module.config.pad_token_id, module.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    module.config.pad_token_id, module.config.eos_token_id = (
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    )
     with quiet_transformers():
         module.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

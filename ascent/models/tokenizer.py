@@ -16,11 +16,21 @@ from ascent.maths.to_bytes import to_bytes
 from ascent.models.hf_logging import quiet_transformers
 
 # Padding and reserved tokens of common models; used only if they are not the end token.
-PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<|vision_pad|>")
+PADS = (
+    "<pad>",
+    "[PAD]",
+    "<|pad|>",
+    "<|padding|>",
+    "<|finetune_right_pad_id|>",
+    "<|endoftext|>",
+    "<|vision_pad|>",
+)
 SPARE = ("<|reserved_special_token_0|>", "<unused0>", "<unk>", "<|unk|>", "[UNK]")
 
 
-def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    folder: Path | str, *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -31,7 +41,9 @@ def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Pr
         ) from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     if len(tokenizer) == 0 or not tokenizer("a").input_ids:
-        raise ValueError(f"no tokenizer can be loaded from {folder}: there are no tokenizer files; save it there first")
+        raise ValueError(
+            f"no tokenizer can be loaded from {folder}: there are no tokenizer files; save it there first"
+        )
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"the tokenizer of {folder} has no end token (eos_token), so no text could learn to stop; set eos_token in "
@@ -40,7 +52,9 @@ def load_tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Pr
     return tokenizer
 
 
-def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int, *, classifies: bool) -> str | None:
+def separate_padding(
+    tokenizer: PreTrainedTokenizerBase, rows: int, *, classifies: bool
+) -> str | None:
     """Make the padding token differ from the end token; returns a note if it changed.
 
     `rows` is the number of token embeddings: a new token needs a spare row. Without one, padding is the end token,
@@ -50,8 +64,14 @@ def separate_padding(tokenizer: PreTrainedTokenizerBase, rows: int, *, classifie
     if before is not None and tokenizer.pad_token_id != end:
         return None
     known = tokenizer.get_vocab()
-    spare = [token for token in (*PADS, *SPARE) if token in known and known[token] not in (end, tokenizer.bos_token_id)]
-    was = "there was no padding token" if before is None else f"padding was the end token {before!r}"
+    spare = [
+        token
+        for token in (*PADS, *SPARE)
+        if token in known and known[token] not in (end, tokenizer.bos_token_id)
+    ]
+    was = (
+        "there was no padding token" if before is None else f"padding was the end token {before!r}"
+    )
     if not spare and len(tokenizer) >= rows:
         if classifies:
             raise ValueError(

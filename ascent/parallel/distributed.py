@@ -60,8 +60,14 @@ class DistributedRanks(Ranks):
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=limit)
         self._objects = dist.new_group(backend="gloo", timeout=limit)
-        self.watch = Watch(rank, count, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
-                           timeout=timeout, run=number)  # fmt: skip
+        self.watch = Watch(
+            rank,
+            count,
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            timeout=timeout,
+            run=number,
+        )
 
     def gather(self, own: T, what: str) -> list[T]:
         own = _on_cpu(own)
@@ -74,7 +80,9 @@ class DistributedRanks(Ranks):
                 more = self._gather_bytes(data[FIRST_BYTES:], max(ends) - FIRST_BYTES)
                 found = [first + rest for first, rest in zip(found, more, strict=True)]
         pieces = [memoryview(each)[SIZE_BYTES:end] for each, end in zip(found, ends, strict=True)]
-        return [own if rank == self.rank else pickle.loads(piece) for rank, piece in enumerate(pieces)]
+        return [
+            own if rank == self.rank else pickle.loads(piece) for rank, piece in enumerate(pieces)
+        ]
 
     def _gather_bytes(self, own: bytes, size: int) -> list[bytes]:
         """The bytes of every rank, each filled up to `size`."""
@@ -102,8 +110,12 @@ class DistributedRanks(Ranks):
             try:
                 yield
             except RuntimeError as error:
-                if isinstance(error, dist.DistError) or re.search("connection|gloo", str(error), re.IGNORECASE):
-                    raise RankFailed(self.watch.find_lost() or f"rank {self.rank}: {error}") from error
+                if isinstance(error, dist.DistError) or re.search(
+                    "connection|gloo", str(error), re.IGNORECASE
+                ):
+                    raise RankFailed(
+                        self.watch.find_lost() or f"rank {self.rank}: {error}"
+                    ) from error
                 raise
 
     def call_on_failure(self, function: Callable[[str], None]) -> None:
@@ -147,7 +159,9 @@ def _load_scalar(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def _load_tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    return (torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)).view(shape)
+    return (
+        torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    ).view(shape)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -159,7 +173,11 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, list):
         return [_on_cpu(each) for each in value]
     if isinstance(value, tuple):
-        return type(value)(*map(_on_cpu, value)) if hasattr(value, "_fields") else tuple(map(_on_cpu, value))
+        return (
+            type(value)(*map(_on_cpu, value))
+            if hasattr(value, "_fields")
+            else tuple(map(_on_cpu, value))
+        )
     return value
 
 
@@ -180,7 +198,9 @@ def _timeout() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 10**7:
-        raise ValueError(f"{TIMEOUT}={text!r}; it is the seconds that a rank waits for the others, above 0")
+        raise ValueError(
+            f"{TIMEOUT}={text!r}; it is the seconds that a rank waits for the others, above 0"
+        )
     return seconds
 
 

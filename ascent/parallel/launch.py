@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-POLL, GRACE, GRACE_AFTER_KILL = 0.1, 25.0, 8.0  # seconds: how long the others may take to end by themselves
+POLL, GRACE, GRACE_AFTER_KILL = (
+    0.1,
+    25.0,
+    8.0,
+)  # seconds: how long the others may take to end by themselves
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -31,8 +35,14 @@ def launch(command: Sequence[str], processes: int, *, say: Callable[[str], None]
     if processes < 1:
         raise ValueError(f"processes={processes}; it must be at least 1")
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ValueError("processes starts ranks, but this process is one already; use either --processes or torchrun")
-    ranks = [_start(command, rank, processes, port) for port in [_free_port()] for rank in range(processes)]
+        raise ValueError(
+            "processes starts ranks, but this process is one already; use either --processes or torchrun"
+        )
+    ranks = [
+        _start(command, rank, processes, port)
+        for port in [_free_port()]
+        for rank in range(processes)
+    ]
 
     def forward(number: int, frame: FrameType | None) -> None:
         if ranks[0].poll() is None:
@@ -51,13 +61,19 @@ def launch(command: Sequence[str], processes: int, *, say: Callable[[str], None]
 
 def _start(command: Sequence[str], rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
     variables = {
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count,
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-    }  # fmt: skip
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     environment = os.environ | {name: str(value) for name, value in variables.items()}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     # In sessions of their own: Ctrl-C in the terminal reaches this process, which passes it on once.
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None]) -> int:
@@ -73,7 +89,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None]) 
             for process in ranks:
                 process.kill()
         time.sleep(POLL)
-    failed = failed or next(((rank, each.returncode) for rank, each in enumerate(ranks) if each.returncode), None)
+    failed = failed or next(
+        ((rank, each.returncode) for rank, each in enumerate(ranks) if each.returncode), None
+    )
     if failed is None:
         return 0
     rank, status = failed

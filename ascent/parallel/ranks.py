@@ -108,7 +108,11 @@ class Ranks:
             yield
         except OSError as error:
             own = error
-        failed = [(rank, text) for rank, text in enumerate(self.gather(own and str(own), what)) if text is not None]
+        failed = [
+            (rank, text)
+            for rank, text in enumerate(self.gather(own and str(own), what))
+            if text is not None
+        ]
         if own is not None:
             raise own
         if failed:

@@ -16,7 +16,9 @@ class FirstRankSampler:
     """
 
     def __init__(self, sampler: Sampler | None, ranks: Ranks, *, exact: bool) -> None:
-        assert (sampler is not None) == ranks.is_first, "rank 0 has the sampler, and no other rank has one"
+        assert (sampler is not None) == ranks.is_first, (
+            "rank 0 has the sampler, and no other rank has one"
+        )
         self._sampler, self._ranks, self.exact = sampler, ranks, exact
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:

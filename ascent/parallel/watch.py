@@ -20,8 +20,14 @@ import torch.distributed as dist
 
 from ascent.progress import current
 
-PERIOD, LOST_AFTER, GRACE = 1.0, 15.0, 3.0  # seconds: between two signs, until a rank is lost, to end by oneself
-LEAVE = 5.0  # seconds that rank 0, which may hold the store, waits for the others to read why all end
+PERIOD, LOST_AFTER, GRACE = (
+    1.0,
+    15.0,
+    3.0,
+)  # seconds: between two signs, until a rank is lost, to end by oneself
+LEAVE = (
+    5.0  # seconds that rank 0, which may hold the store, waits for the others to read why all end
+)
 FAILURE = "failure"
 EXIT_STATUS = 1
 
@@ -34,7 +40,9 @@ class Watch:
     """`on_failure` is called with the message before a rank exits because of another one. `run` counts the runs of
     these processes."""
 
-    def __init__(self, rank: int, count: int, host: str, port: int, *, timeout: float, run: int = 0) -> None:
+    def __init__(
+        self, rank: int, count: int, host: str, port: int, *, timeout: float, run: int = 0
+    ) -> None:
         self._rank, self._count, self._timeout = rank, count, timeout
         self.on_failure: Callable[[str], None] = lambda message: None
         self._launcher = os.getppid()
@@ -43,7 +51,10 @@ class Watch:
         self._waits = 0  # how often this rank has waited for others
         self._for: str | None = None
         self._since = time.monotonic()
-        self._signs: tuple[str, float] = ("", time.monotonic())  # the neighbor's last sign, and when it changed
+        self._signs: tuple[str, float] = (
+            "",
+            time.monotonic(),
+        )  # the neighbor's last sign, and when it changed
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch of the ranks")
         self._thread.start()
@@ -108,7 +119,12 @@ class Watch:
             while not self._closed.wait(PERIOD):
                 beats += 1
                 doing = current()
-                sign = {"beat": beats, "waits": self._waits, "for": self._for, "doing": doing[0] if doing else ""}
+                sign = {
+                    "beat": beats,
+                    "waits": self._waits,
+                    "for": self._for,
+                    "doing": doing[0] if doing else "",
+                }
                 self._store.set(f"sign/{self._rank}", json.dumps(sign))
                 failure = self._failure() or self._look()
                 if os.getppid() != self._launcher and not failure:
@@ -126,12 +142,19 @@ class Watch:
         if sign != self._signs[0]:
             self._signs = sign, now
         elif now - self._signs[1] > LOST_AFTER:
-            return self._set(self._named(neighbor, f"is gone: no sign of life for {LOST_AFTER:.0f} s"))
+            return self._set(
+                self._named(neighbor, f"is gone: no sign of life for {LOST_AFTER:.0f} s")
+            )
         what = self._for
         if what is not None and now - self._since > self._timeout:
             missing = [line for rank in range(self._count) if (line := self._behind(rank))]
-            who = "; ".join(missing) or "all ranks arrived, but the exchange does not end: check the network"
-            return self._set(f"{self._timeout:.0f} s at {what}: {who}; ASCENT_RANK_TIMEOUT sets this limit")
+            who = (
+                "; ".join(missing)
+                or "all ranks arrived, but the exchange does not end: check the network"
+            )
+            return self._set(
+                f"{self._timeout:.0f} s at {what}: {who}; ASCENT_RANK_TIMEOUT sets this limit"
+            )
         return ""
 
     def _behind(self, rank: int) -> str:
@@ -151,7 +174,9 @@ class Watch:
         return self._store.compare_set(FAILURE, "", message).decode()
 
     def _named(self, rank: int, message: str) -> str:
-        return f"rank {rank} {message}" if message.startswith("is gone") else f"rank {rank}: {message}"
+        return (
+            f"rank {rank} {message}" if message.startswith("is gone") else f"rank {rank}: {message}"
+        )
 
     def _end(self, failure: str) -> None:
         """Exit, unless the main thread ends by itself: it may have failed for the same reason. One that waits for the

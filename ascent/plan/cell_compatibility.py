@@ -24,7 +24,9 @@ SAME_INPUTS = {"fresh_pairs": ("fresh_pairs", "pairs")}
 ONLY_IN_FILES = frozenset({"gold_B", "margins_P", "scores_B"})
 
 # What a model without a scalar head gives.
-OF_LANGUAGE_MODELS = frozenset({"logprobs_T", "logprobs_B", "log_ratio_T", "entropy_T", "log_collision_T", "logits_TV"})
+OF_LANGUAGE_MODELS = frozenset(
+    {"logprobs_T", "logprobs_B", "log_ratio_T", "entropy_T", "log_collision_T", "logits_TV"}
+)
 
 PER_SEQUENCE_RATIOS = (ratios.sequence_geometric, ratios.sequence_geometric_token)
 PER_SEQUENCE_WEIGHTS = (
@@ -35,15 +37,24 @@ PER_SEQUENCE_WEIGHTS = (
 # Policy losses that are one number for a group or a sequence, and the aggregations that count each of them once.
 WHOLE_LOSSES = {
     sequence_policy_losses.real: (aggregation.group_mean,),
-    sequence_policy_losses.regression: (aggregation.sequence_mean_token_mean, aggregation.group_mean),
+    sequence_policy_losses.regression: (
+        aggregation.sequence_mean_token_mean,
+        aggregation.group_mean,
+    ),
     policy_losses.gmpo: (aggregation.sequence_mean_token_mean, aggregation.group_mean),
 }
 
 # Inputs of advantages that no reward shaping touches: what they are, and what to use instead.
 UNSHAPED = {
     "win_prob_B": ("the chance of winning", "add a reward that scores both answers"),
-    "step_rewards_T": ("the rewards of steps", "use an advantage that reads whole rewards, or cells.kl for a KL"),
-    "reward_components_BK": ("each component of the reward", "add a reward, or use cells.kl for a KL"),
+    "step_rewards_T": (
+        "the rewards of steps",
+        "use an advantage that reads whole rewards, or cells.kl for a KL",
+    ),
+    "reward_components_BK": (
+        "each component of the reward",
+        "add a reward, or use cells.kl for a KL",
+    ),
 }
 
 
@@ -69,7 +80,12 @@ def _inputs_exist(row: Row) -> None:
     here = {name for other in TABLE.values() if other.source in sources for name in other.inputs}
     here |= {"segments", "loss_mask_T"}  # every batch has them
     here -= ONLY_IN_FILES if row.samples else set()
-    elsewhere = {name: str(other.source) for other in TABLE.values() for name in other.inputs if name not in here}
+    elsewhere = {
+        name: str(other.source)
+        for other in TABLE.values()
+        for name in other.inputs
+        if name not in here
+    }
     for slot, each in row.cells():
         foreign = next((name for name in each.required if name in elsewhere), None)
         if foreign:
@@ -110,7 +126,11 @@ def _terms_share_a_head(row: Row) -> None:
 
 
 def _shaping_reaches_the_advantage(row: Row) -> None:
-    if row.advantage is None or not row.reward_shaping or {"rewards_B", "rewards_T"} & set(row.advantage.inputs):
+    if (
+        row.advantage is None
+        or not row.reward_shaping
+        or {"rewards_B", "rewards_T"} & set(row.advantage.inputs)
+    ):
         return
     own = (UNSHAPED[name] for name in row.advantage.inputs if name in UNSHAPED)
     what, instead = next(own, ("its own inputs", "use another advantage"))
@@ -126,14 +146,22 @@ def _shaping_treats_both_sides_alike(row: Row) -> None:
     by the rules on its score. The KL of the sample alone is ReMax's own."""
     read = set(row.advantage.inputs) if row.advantage is not None else set()
     if "optimal_values_B" in read:
-        found, other = row.reward_shaping, "the optimal value of the prompt, which was estimated from unshaped rewards"
+        found, other = (
+            row.reward_shaping,
+            "the optimal value of the prompt, which was estimated from unshaped rewards",
+        )
     elif "greedy_rewards_B" in read:
         found = tuple(each for each in row.reward_shaping if not _scores_alone(each))
-        other = "a greedy completion's, for which neither other completions nor model outputs are there"
+        other = (
+            "a greedy completion's, for which neither other completions nor model outputs are there"
+        )
     else:
         return
     if found:
-        key, advantage = f"cells.reward_shaping.{found[0].name}", row.advantage.name if row.advantage else "none"
+        key, advantage = (
+            f"cells.reward_shaping.{found[0].name}",
+            row.advantage.name if row.advantage else "none",
+        )
         raise ValueError(
             f"{key} with cells.advantage {advantage}: the shaped reward would be compared with {other}; set "
             f"{key}=false, or change the reward itself"
@@ -149,7 +177,11 @@ def _scores_alone(rule: Cell) -> bool:
 
 
 def _normalization_fits_advantage(row: Row) -> None:
-    if row.advantage is None or row.advantage_norm is None or "advantages_B" not in row.advantage_norm.required:
+    if (
+        row.advantage is None
+        or row.advantage_norm is None
+        or "advantages_B" not in row.advantage_norm.required
+    ):
         return
     if get_type_hints(row.advantage.function).get("return") is TokenAdvantage:
         raise ValueError(
@@ -184,15 +216,24 @@ def _controller_has_a_term(row: Row) -> None:
             f"cells.kl_controller {cell.name} steers one coefficient, but {row.name} has KL in the reward "
             "(cells.reward_shaping.kl_penalty) and in the loss (cells.kl); remove one of them"
         )
-    from_old, to_old = cell.function is kl_controllers.ppo_penalty, row.kl is not None and row.kl.function is kl.to_old
+    from_old, to_old = (
+        cell.function is kl_controllers.ppo_penalty,
+        row.kl is not None and row.kl.function is kl.to_old,
+    )
     if from_old != to_old:
-        wants, has = ("the sampling policy", "the reference") if from_old else ("the reference", "the sampling policy")
+        wants, has = (
+            ("the sampling policy", "the reference")
+            if from_old
+            else ("the reference", "the sampling policy")
+        )
         fix = "ziegler_sequence" if from_old else "ppo_penalty"
         raise ValueError(
             f"cells.kl_controller {cell.name} looks at KL to {wants}, but {row.name} penalizes KL to {has}; use {fix}"
         )
     if row.kl is None and not penalties:
-        raise ValueError(f"cells.kl_controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither")
+        raise ValueError(
+            f"cells.kl_controller {cell.name} steers kl_penalty or cells.kl, and {row.name} has neither"
+        )
     start = row.kl.weight if row.kl is not None else penalties[0].numbers["beta"]
     if not start:
         raise ValueError(
@@ -219,7 +260,11 @@ def _ratio_fits_policy_loss(row: Row) -> None:
 
 
 def _ratio_fits_aggregation(row: Row) -> None:
-    if row.ratio is None or row.aggregation is None or row.ratio.function not in PER_SEQUENCE_RATIOS:
+    if (
+        row.ratio is None
+        or row.aggregation is None
+        or row.ratio.function not in PER_SEQUENCE_RATIOS
+    ):
         return
     if not row.aggregation.name.startswith("sequence_"):
         raise ValueError(
@@ -232,7 +277,11 @@ def _policy_loss_fits_the_rest(row: Row) -> None:
     loss = row.policy_loss
     if loss is None:
         return
-    if loss.function is policy_losses.gmpo and row.ratio is not None and row.ratio.function is not ratios.token:
+    if (
+        loss.function is policy_losses.gmpo
+        and row.ratio is not None
+        and row.ratio.function is not ratios.token
+    ):
         raise ValueError(
             f"cells.policy_loss gmpo clips each token's own ratio, but cells.ratio {row.ratio.name} is one number for "
             "the whole answer; set cells.ratio.use=token"

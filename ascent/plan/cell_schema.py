@@ -12,12 +12,20 @@ from ascent.cells import recipe_numbers
 from ascent.parameter_ranges import OneOf, Rule
 
 JSON_TYPES = {float: "number", int: "integer", bool: "boolean", str: "string"}
-LIMITS = {"at_least": "minimum", "at_most": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
+LIMITS = {
+    "at_least": "minimum",
+    "at_most": "maximum",
+    "above": "exclusiveMinimum",
+    "below": "exclusiveMaximum",
+}
 
 
 def cell_schema() -> dict[str, dict[str, dict[str, Any]]]:
     """slot -> function -> {"description": its first line, "numbers": {name: JSON Schema of the number}}."""
-    return {slot: {name: _function(each) for name, each in known.items()} for slot, known in VOCABULARY.items()}
+    return {
+        slot: {name: _function(each) for name, each in known.items()}
+        for slot, known in VOCABULARY.items()
+    }
 
 
 def _function(function: Callable[..., Any]) -> dict[str, Any]:

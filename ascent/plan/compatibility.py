@@ -44,8 +44,14 @@ def check_compatibility(config: Config, row: Row) -> None:
     if "opponent_samples" in row.needs:
         _opponent_samples_alike(config, row)
     if row.needs & {"teacher", "teacher_distribution"} and config.model.teacher is None:
-        raise ValueError(f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model")
-    if "teacher_distribution" in row.needs and config.data.on_policy_fraction and config.data.train_on != "completion":
+        raise ValueError(
+            f"model.teacher is missing: {row.name} learns from a frozen teacher; name the model"
+        )
+    if (
+        "teacher_distribution" in row.needs
+        and config.data.on_policy_fraction
+        and config.data.train_on != "completion"
+    ):
         raise ValueError(
             f"data.on_policy_fraction={config.data.on_policy_fraction:g} with data.train_on={config.data.train_on}: "
             "the student answers the last question anew, so that answer alone can be trained; use train_on completion"
@@ -66,7 +72,9 @@ def _mix_leaves_room_for_train(config: Config) -> None:
     names = [config.data.train, *(each.use for each in config.data.mix)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"data.mix: {twice!r} is named twice; name each data once, with its whole share")
+        raise ValueError(
+            f"data.mix: {twice!r} is named twice; name each data once, with its whole share"
+        )
 
 
 def _every_checkpoint_has_a_score(config: Config) -> None:
@@ -82,9 +90,13 @@ def _every_checkpoint_has_a_score(config: Config) -> None:
 def _has_rewards(config: Config, row: Row) -> None:
     names = [reward.use for reward in config.rewards]
     if REWARD_MODEL in names and config.model.reward_model is None:
-        raise ValueError("rewards uses reward_model, but model.reward_model is not set; name the model")
+        raise ValueError(
+            "rewards uses reward_model, but model.reward_model is not set; name the model"
+        )
     if not names and config.model.reward_model is None:
-        raise ValueError(f"rewards is empty: {row.name} learns from rewards; add rewards or model.reward_model")
+        raise ValueError(
+            f"rewards is empty: {row.name} learns from rewards; add rewards or model.reward_model"
+        )
 
 
 def _group_has_a_baseline(config: Config, row: Row) -> None:
@@ -105,7 +117,9 @@ def _group_has_a_pair(config: Config, row: Row) -> None:
             "use 2, and more prompts (rollouts.prompts_per_step) for more pairs"
         )
     if size < 2:
-        raise ValueError(f"rollouts.group_size={size}, but a pair takes two answers to a prompt; use >= 2")
+        raise ValueError(
+            f"rollouts.group_size={size}, but a pair takes two answers to a prompt; use >= 2"
+        )
 
 
 def _opponent_samples_alike(config: Config, row: Row) -> None:
@@ -119,7 +133,11 @@ def _opponent_samples_alike(config: Config, row: Row) -> None:
 
 
 def _sampling_fits_correction(config: Config, row: Row) -> None:
-    comparing = [f"cells.{slot} {each.name}" for slot, each in row.cells() if "sampler_logprobs_T" in each.required]
+    comparing = [
+        f"cells.{slot} {each.name}"
+        for slot, each in row.cells()
+        if "sampler_logprobs_T" in each.required
+    ]
     if comparing and config.rollouts.top_p < 1:
         raise ValueError(
             f"rollouts.top_p={config.rollouts.top_p} with {comparing[0]}: truncated sampling biases what that "
@@ -166,7 +184,9 @@ def _critic_warms_up_before_the_end(config: Config) -> None:
 
 
 def _has_a_ratio(row: Row) -> bool:
-    own = row.policy_loss is not None and "old_logprobs_T" in row.policy_loss.required  # one that forms its own ratio
+    own = (
+        row.policy_loss is not None and "old_logprobs_T" in row.policy_loss.required
+    )  # one that forms its own ratio
     return own or (row.ratio is not None and row.ratio.function is not ratios.none)
 
 
@@ -201,9 +221,13 @@ def _partial_rollouts_can_wait(config: Config, row: Row) -> None:
             "use max_staleness 1, or 2 to sample during the update as well"
         )
     if rollouts.engine != "native":
-        raise ValueError(f"{key}, but engine {rollouts.engine} cannot interrupt a request; use rollouts.engine=native")
+        raise ValueError(
+            f"{key}, but engine {rollouts.engine} cannot interrupt a request; use rollouts.engine=native"
+        )
     if config.env is not None:
-        raise ValueError(f"{key}, but an environment cannot wait in a checkpoint; use partial_rollouts=false with env")
+        raise ValueError(
+            f"{key}, but an environment cannot wait in a checkpoint; use partial_rollouts=false with env"
+        )
     if config.model.routing_replay:
         raise ValueError(
             f"{key} with model.routing_replay=true: the experts that were recorded with the old weights are not those "
@@ -248,7 +272,11 @@ def check_rollout_lengths(config: Config, row: Row, prompt: int, answer: int) ->
     room, together = config.update.max_microbatch_tokens, 2 if row.source == "fresh_pairs" else 1
     if together * (prompt + answer) > room:
         what = "the two rollouts of a pair" if together == 2 else "a rollout"
-        key = "env.max_tokens" if answer != config.rollouts.max_new_tokens else "rollouts.max_new_tokens"
+        key = (
+            "env.max_tokens"
+            if answer != config.rollouts.max_new_tokens
+            else "rollouts.max_new_tokens"
+        )
         raise ValueError(
             f"{what} can have {together * (prompt + answer)} tokens (prompts of up to {prompt}, answers of up to "
             f"{answer} by {key}), more than update.tokens_per_microbatch={room}, and each is trained in one forward "
@@ -258,7 +286,9 @@ def check_rollout_lengths(config: Config, row: Row, prompt: int, answer: int) ->
 
 def _overlong_is_reachable(config: Config, row: Row) -> None:
     budget, why = _longest_rollout(config)
-    for each in [each for each in row.reward_shaping if each.function is reward_shaping.soft_overlong]:
+    for each in [
+        each for each in row.reward_shaping if each.function is reward_shaping.soft_overlong
+    ]:
         limit, cache = int(each.numbers["max_length"]), int(each.numbers["cache"])
         if limit - cache >= budget:
             raise ValueError(
@@ -269,10 +299,17 @@ def _overlong_is_reachable(config: Config, row: Row) -> None:
 
 def _longest_rollout(config: Config) -> tuple[int, str]:
     """The most tokens that the policy can sample in a rollout, and the keys that limit it."""
-    budget, why = config.rollouts.max_new_tokens, f"rollouts.max_new_tokens={config.rollouts.max_new_tokens}"
+    budget, why = (
+        config.rollouts.max_new_tokens,
+        f"rollouts.max_new_tokens={config.rollouts.max_new_tokens}",
+    )
     if config.env is None:
         return budget, why
-    given = {key: value for key, value in config.env.options.items() if key in ("max_turns", "max_tokens")}
+    given = {
+        key: value
+        for key, value in config.env.options.items()
+        if key in ("max_turns", "max_tokens")
+    }
     limits = Limits(**{key: value for key, value in given.items() if isinstance(value, int)})
     turns = limits.max_turns * budget
     if 0 < limits.max_tokens < turns:

@@ -12,7 +12,13 @@ from typing import Any
 from ascent.advantages.reward_shaping import soft_overlong
 from ascent.algorithms import Row
 from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.load import merge_configs, nest_keys, parse_overrides, read_recipe, shipped_recipes
+from ascent.config.load import (
+    merge_configs,
+    nest_keys,
+    parse_overrides,
+    read_recipe,
+    shipped_recipes,
+)
 from ascent.config.schema import Config
 from ascent.config.validate import validate
 from ascent.plan.resolve import find_unused
@@ -33,7 +39,9 @@ def load_config(recipe: str | Path | Mapping[str, Any], overrides: Sequence[str]
     over = parse_overrides(overrides)
     base = nest_keys(recipe) if isinstance(recipe, Mapping) else _read(str(recipe), over)
     if ROUNDS in base:
-        raise ValueError(f"{recipe} is a recipe of ascent iterate; run ascent iterate {recipe} --run DIR")
+        raise ValueError(
+            f"{recipe} is a recipe of ascent iterate; run ascent iterate {recipe} --run DIR"
+        )
     if base.get("cells") and over.get("algorithm", base.get("algorithm")) != base.get("algorithm"):
         raise ValueError(
             f"algorithm={over['algorithm']} on top of {recipe} would keep the cells that {recipe} sets for "
@@ -62,7 +70,10 @@ def algorithm_recipe(row: Row, over: Mapping[str, Any]) -> dict[str, Any]:
         return {"algorithm": row.name, "data": data, "update": {"schedule": "cosine"}, "run": run}
     given = _get(over, "rollouts.max_new_tokens")
     budget = given if isinstance(given, int) and given > 0 else NEW_TOKENS
-    rollouts = {"max_new_tokens": budget, "prompts_per_step": COMPLETIONS // row.defaults.get("rollouts.group_size", 8)}
+    rollouts = {
+        "max_new_tokens": budget,
+        "prompts_per_step": COMPLETIONS // row.defaults.get("rollouts.group_size", 8),
+    }
     found: dict[str, Any] = {
         "algorithm": row.name,
         "data": {"evaluate": "5%", "max_prompt_tokens": 512},
@@ -70,11 +81,15 @@ def algorithm_recipe(row: Row, over: Mapping[str, Any]) -> dict[str, Any]:
         "run": {"steps": 200},
     }
     for each in [each for each in row.reward_shaping if each.function is soft_overlong]:
-        cache = max(1, round(budget * float(each.numbers["cache"]) / float(each.numbers["max_length"])))
+        cache = max(
+            1, round(budget * float(each.numbers["cache"]) / float(each.numbers["max_length"]))
+        )
         found["cells"] = {"reward_shaping": {each.name: {"max_length": budget, "cache": cache}}}
     if _get(over, "model.reward_model") is None:
         name = _get(over, "data.train")
-        found["rewards"] = [{"use": "verifier" if isinstance(name, str) and is_task(name) else "mathematics"}]
+        found["rewards"] = [
+            {"use": "verifier" if isinstance(name, str) and is_task(name) else "mathematics"}
+        ]
     return found
 
 

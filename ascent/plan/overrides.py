@@ -20,14 +20,18 @@ def with_cells(row: Row, cells: Cells) -> Row:
     for slot in [slot for slot in VOCABULARY if slot in cells.model_fields_set]:
         override = getattr(cells, slot)
         _check_slot(row, slot)
-        changes[slot] = _several(row, slot, override) if slot in MULTI_CELL_SLOTS else _one(row, slot, override)
+        changes[slot] = (
+            _several(row, slot, override) if slot in MULTI_CELL_SLOTS else _one(row, slot, override)
+        )
     return dataclasses.replace(row, **changes)
 
 
 def with_budget(row: Row, cells: Cells, max_new_tokens: int) -> Row:
     """A constant that stands for the generation budget is the recipe's own budget, unless the recipe names it."""
     current, override = row.aggregation, cells.aggregation
-    named = isinstance(override, CellOverride) and "length" in override.model_dump(exclude_unset=True)
+    named = isinstance(override, CellOverride) and "length" in override.model_dump(
+        exclude_unset=True
+    )
     if current is None or current.function is not aggregation.sequence_mean_token_scaled or named:
         return row
     numbers = {**current.numbers, "length": max_new_tokens}
@@ -40,8 +44,14 @@ def resolved_cells(row: Row, base: Row) -> dict[str, Any]:
     for slot in VOCABULARY:
         now, before = getattr(row, slot), getattr(base, slot)
         if slot in MULTI_CELL_SLOTS:
-            removed = {each.name: False for each in before if each.name not in {other.name for other in now}}
-            entries = {each.name: _numbers(each, weighted=slot == "extra_losses") for each in now} | removed
+            removed = {
+                each.name: False
+                for each in before
+                if each.name not in {other.name for other in now}
+            }
+            entries = {
+                each.name: _numbers(each, weighted=slot == "extra_losses") for each in now
+            } | removed
             section |= {slot: entries} if entries else {}
         elif now is not None:
             section[slot] = {"use": now.name} | _numbers(now, weighted=slot in TERM_SLOTS)
@@ -88,22 +98,32 @@ def _one(row: Row, slot: str, override: CellOverride | bool) -> Cell | None:
 
 def _check_may_empty(row: Row, slot: str, current: Cell | None) -> None:
     if current is None:
-        raise ValueError(f"cells.{slot}=false has no effect: {row.name} has no {slot} cell; remove the key")
+        raise ValueError(
+            f"cells.{slot}=false has no effect: {row.name} has no {slot} cell; remove the key"
+        )
     if slot not in OPTIONAL_SLOTS:
-        raise ValueError(f"cells.{slot}=false, but this slot cannot be empty; use one of {', '.join(VOCABULARY[slot])}")
+        raise ValueError(
+            f"cells.{slot}=false, but this slot cannot be empty; use one of {', '.join(VOCABULARY[slot])}"
+        )
 
 
-def _several(row: Row, slot: str, overrides: Mapping[str, Mapping[str, Any] | bool]) -> tuple[Cell, ...]:
+def _several(
+    row: Row, slot: str, overrides: Mapping[str, Mapping[str, Any] | bool]
+) -> tuple[Cell, ...]:
     cells: dict[str, Cell] = {each.name: each for each in getattr(row, slot)}
     for name, numbers in overrides.items():
         function = _function(row, slot, name)
         if not isinstance(numbers, bool):
             path = f"cells.{slot}.{name}"
-            cells[name] = _cell(path, function, numbers, cells.get(name), weighted=slot == "extra_losses")
+            cells[name] = _cell(
+                path, function, numbers, cells.get(name), weighted=slot == "extra_losses"
+            )
         elif name in {each.name for each in getattr(row, slot)}:
             del cells[name]
         else:
-            raise ValueError(f"cells.{slot}.{name}=false has no effect: {row.name} has no such cell; remove the key")
+            raise ValueError(
+                f"cells.{slot}.{name}=false has no effect: {row.name} has no such cell; remove the key"
+            )
     # The vocabulary lists functions in the order they must be applied, so an added cell falls into its place. What a
     # row of somebody's own brings comes last.
     order = [*VOCABULARY[slot], *(name for name in cells if name not in VOCABULARY[slot])]
@@ -121,7 +141,12 @@ def _function(row: Row, slot: str, name: str) -> Callable[..., Any]:
 
 
 def _cell(
-    path: str, function: Callable[..., Any], given: Mapping[str, Any], current: Cell | None, *, weighted: bool
+    path: str,
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    current: Cell | None,
+    *,
+    weighted: bool,
 ) -> Cell:
     """The function with the numbers given, and the current cell's for the rest where it is the same function.
 
@@ -131,7 +156,9 @@ def _cell(
     name = function.__name__
     weight = numbers.pop("weight", current.weight if current else None) if weighted else 1.0
     if weight is None:
-        raise ValueError(f"{path}.weight is missing: {name} is a new term of the loss, so say how much it counts")
+        raise ValueError(
+            f"{path}.weight is missing: {name} is a new term of the loss, so say how much it counts"
+        )
     rules = recipe_numbers(function)
     unknown = next((number for number in numbers if number not in rules), None)
     if unknown is not None and unknown in cell_numbers(function):
@@ -141,7 +168,9 @@ def _cell(
         )
     if unknown is not None:
         hint = _known_numbers(path, unknown, rules, weighted=weighted)
-        raise ValueError(f"{path}.{unknown} has no effect: {name} has no number {unknown!r}; {hint}")
+        raise ValueError(
+            f"{path}.{unknown} has no effect: {name} has no number {unknown!r}; {hint}"
+        )
     kept = dict(current.numbers) if current and current.function is function else {}
     try:
         return cell(function, weight=weight, **(kept | numbers))
@@ -154,4 +183,6 @@ def _known_numbers(path: str, unknown: str, rules: Collection[str], *, weighted:
     hint = nearest(unknown, [*rules, "weight"] if weighted else rules)
     if rules or hint.startswith("did you mean"):
         return hint
-    return f"its coefficient is {path}.weight" if weighted else "it takes no numbers; remove the key"
+    return (
+        f"its coefficient is {path}.weight" if weighted else "it takes no numbers; remove the key"
+    )

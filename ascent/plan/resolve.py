@@ -41,7 +41,11 @@ def resolve(config: Config) -> Plan:
     """Complete and check a config; ValueError when a key has no effect or keys contradict each other."""
     base, row, values = _complete(config)
     given, idle = _given(config), unused_keys(row, values)
-    wrong = [f"{key}={format_value(given[key])} has no effect: {idle[key]}" for key in given if key in idle]
+    wrong = [
+        f"{key}={format_value(given[key])} has no effect: {idle[key]}"
+        for key in given
+        if key in idle
+    ]
     if wrong:
         raise ValueError("\n".join(wrong))
     effective = {key: value for key, value in values.items() if key not in idle}
@@ -52,7 +56,10 @@ def resolve(config: Config) -> Plan:
 
 def _origins(config: Config, base: Row, complete: Config) -> dict[str, str]:
     given = flatten(config)
-    rest = {key: "row" if key.startswith("cells.") or key in base.defaults else "default" for key in flatten(complete)}
+    rest = {
+        key: "row" if key.startswith("cells.") or key in base.defaults else "default"
+        for key in flatten(complete)
+    }
     return {key: "recipe" if key in given else origin for key, origin in rest.items()}
 
 
@@ -65,11 +72,15 @@ def find_unused(config: Config) -> set[str]:
 def _complete(config: Config) -> tuple[Row, Row, dict[str, Any]]:
     """The row of the table, the row with the config's cells, and the value of every key outside `cells`."""
     base = find_row(config.algorithm)
-    sampled = {"run.best_metric": "reward/mean"} if base.samples else {}  # what samples evaluates no loss
+    sampled = (
+        {"run.best_metric": "reward/mean"} if base.samples else {}
+    )  # what samples evaluates no loss
     values = _defaults() | sampled | dict(base.defaults) | _given(config)
     if values["model.dtype"] == "auto":
         values["model.dtype"] = default_dtype()
-    row = with_budget(with_cells(base, config.cells), config.cells, values["rollouts.max_new_tokens"])
+    row = with_budget(
+        with_cells(base, config.cells), config.cells, values["rollouts.max_new_tokens"]
+    )
     return base, row, values
 
 
@@ -86,23 +97,33 @@ def _given(config: Config) -> dict[str, Any]:
     """The keys that recipe and command line really set, dotted; `cells` is handled apart."""
     tree = config.model_dump(exclude_unset=True, exclude={"cells", "env"})
     if "rewards" in tree:
-        tree["rewards"] = [reward.model_dump() for reward in config.rewards]  # with their weights, set or not
+        tree["rewards"] = [
+            reward.model_dump() for reward in config.rewards
+        ]  # with their weights, set or not
     given = dict(_flat(tree))
     if "env" in config.model_fields_set:
-        given["env"] = None if config.env is None else config.env.model_dump()  # whole: its options are its own
+        given["env"] = (
+            None if config.env is None else config.env.model_dump()
+        )  # whole: its options are its own
     return given
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     pairs = []
     for name, value in tree.items():
-        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+        pairs += (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else [(prefix + name, value)]
+        )
     return pairs
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for key in [key for key in leaves() if key in flat]:  # the schema's order, whatever order the recipe had
+    for key in [
+        key for key in leaves() if key in flat
+    ]:  # the schema's order, whatever order the recipe had
         section, _, name = key.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[name] = flat[key]
     return tree

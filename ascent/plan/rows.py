@@ -11,7 +11,14 @@ from ascent.cells import nearest
 from ascent.plugins import load_names
 
 GROUP = "ascent.algorithms"
-ROLLOUT_SLOTS = ("advantage", "advantage_norm", "rollout_correction", "ratio", "policy_loss", "aggregation")
+ROLLOUT_SLOTS = (
+    "advantage",
+    "advantage_norm",
+    "rollout_correction",
+    "ratio",
+    "policy_loss",
+    "aggregation",
+)
 
 
 def find_row(name: str) -> Row:
@@ -36,7 +43,10 @@ def row_names() -> list[str]:
 def installed_rows() -> list[Row]:
     """The rows that other packages bring, by their entry points."""
     entries = importlib.metadata.entry_points(group=GROUP)
-    return [_checked(entry.name, entry.load()) for entry in sorted(entries, key=lambda entry: entry.name)]
+    return [
+        _checked(entry.name, entry.load())
+        for entry in sorted(entries, key=lambda entry: entry.name)
+    ]
 
 
 def _from_file(use: str) -> object:
@@ -45,14 +55,18 @@ def _from_file(use: str) -> object:
     names = load_names(f"algorithm {use}", path)
     if name not in names:
         rows = [each for each, value in names.items() if isinstance(value, Row)]
-        raise ValueError(f"algorithm {use}: {path.name} defines no {name}; its rows are {', '.join(rows) or 'none'}")
+        raise ValueError(
+            f"algorithm {use}: {path.name} defines no {name}; its rows are {', '.join(rows) or 'none'}"
+        )
     return names[name]
 
 
 def _checked(use: str, found: object) -> Row:
     """A row that every later part can rely on, as the tests of the table demand of its own rows."""
     if not isinstance(found, Row):
-        raise ValueError(f"algorithm {use} is a {type(found).__name__}, not a Row of ascent.algorithms")
+        raise ValueError(
+            f"algorithm {use} is a {type(found).__name__}, not a Row of ascent.algorithms"
+        )
     if found.source == "rollouts":
         empty = [slot for slot in ROLLOUT_SLOTS if getattr(found, slot) is None]
         if empty or found.loss is not None:
@@ -62,7 +76,11 @@ def _checked(use: str, found: object) -> Row:
             )
     elif found.loss is None:
         raise ValueError(f"algorithm {use} learns from {found.source} and has no loss; give it one")
-    words = [name for name in ("name", "title", "paper", "formula", "origin") if not getattr(found, name)]
+    words = [
+        name for name in ("name", "title", "paper", "formula", "origin") if not getattr(found, name)
+    ]
     if words:
-        raise ValueError(f"algorithm {use} says nothing under {', '.join(words)}; the next reader will want it")
+        raise ValueError(
+            f"algorithm {use} says nothing under {', '.join(words)}; the next reader will want it"
+        )
     return found

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from ascent.algorithms import Row
 
 Values = Mapping[str, Any]
-REWARD_MODEL = "reward_model"  # the name under which the list of rewards refers to model.reward_model
+REWARD_MODEL = (
+    "reward_model"  # the name under which the list of rewards refers to model.reward_model
+)
 # Rewards that need what the trainer has: its models, its tasks, the episode. Others may run in other processes.
 OF_THE_TRAINER = frozenset({REWARD_MODEL, "process_reward_model", "verifier", "env"})
 
@@ -67,23 +69,42 @@ RULES = (
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("rollouts.truncated_reward", "rollouts.max_staleness", "rollouts.partial_rollouts", "update.target_kl"),
+        (
+            "rollouts.truncated_reward",
+            "rollouts.max_staleness",
+            "rollouts.partial_rollouts",
+            "update.target_kl",
+        ),
         lambda row, values: _reads(row, values) or _has_a_policy_gradient(row, values),
         "{name} compares two answers (fresh_pairs): it has no critic, and no ratio to who sampled them; remove it",
     ),
     Rule(
-        ("rollouts.truncated_reward", "rollouts.max_staleness", "rollouts.partial_rollouts", "model.routing_replay"),
+        (
+            "rollouts.truncated_reward",
+            "rollouts.max_staleness",
+            "rollouts.partial_rollouts",
+            "model.routing_replay",
+        ),
         _samples,
         "{name} learns from files ({source}), not from rollouts; remove it",
     ),
     Rule(
-        ("rollouts.servers", "rollouts.weights_folder", "rollouts.server_timeout", "rollouts.server_concurrency"),
-        lambda row, values: _samples(row, values) and values["rollouts.engine"] in ("remote", "vllm"),
+        (
+            "rollouts.servers",
+            "rollouts.weights_folder",
+            "rollouts.server_timeout",
+            "rollouts.server_concurrency",
+        ),
+        lambda row, values: (
+            _samples(row, values) and values["rollouts.engine"] in ("remote", "vllm")
+        ),
         "completions are sampled in this process; remove it, or set rollouts.engine to remote or vllm",
     ),
     Rule(
         ("rollouts.lora_sync",),
-        lambda row, values: values["rollouts.engine"] in ("remote", "vllm") and values["model.lora"] is not None,
+        lambda row, values: (
+            values["rollouts.engine"] in ("remote", "vllm") and values["model.lora"] is not None
+        ),
         "it says how servers get a LoRA adapter; remove it, or set model.lora and rollouts.engine to remote or vllm",
     ),
     Rule(
@@ -106,7 +127,11 @@ RULES = (
         lambda row, values: _reads(row, values) or "pretraining" in row.needs,
         "{name} samples its batches; set rollouts.prompts_per_step, rollouts.group_size or rollouts.max_new_tokens",
     ),
-    Rule(("data.epochs",), _reads, "{name} samples answers to its prompts, which have no epochs; set run.steps"),
+    Rule(
+        ("data.epochs",),
+        _reads,
+        "{name} samples answers to its prompts, which have no epochs; set run.steps",
+    ),
     Rule(
         ("run.steps",),
         lambda row, values: not _reads(row, values) or values["data.epochs"] is None,
@@ -187,7 +212,11 @@ RULES = (
         _needing("score_head"),
         "{name} trains no reward model, whose scores they would center; remove it",
     ),
-    Rule(("data.mix",), _reads, "{name} samples answers to the prompts of data.train alone; remove it"),
+    Rule(
+        ("data.mix",),
+        _reads,
+        "{name} samples answers to the prompts of data.train alone; remove it",
+    ),
 )
 
 

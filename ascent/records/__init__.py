@@ -19,6 +19,23 @@ from ascent.records.rollouts import (
 )
 
 __all__ = [
-    "Completion", "Ended", "Episode", "Example", "Group", "Message", "Pair", "Prompt", "Ranking", "Reply", "Request",
-    "Role", "Rollout", "RoutedExperts", "StepExample", "StepReward", "Stop", "Turn", "UnpairedExample",
-]  # fmt: skip
+    "Completion",
+    "Ended",
+    "Episode",
+    "Example",
+    "Group",
+    "Message",
+    "Pair",
+    "Prompt",
+    "Ranking",
+    "Reply",
+    "Request",
+    "Role",
+    "Rollout",
+    "RoutedExperts",
+    "StepExample",
+    "StepReward",
+    "Stop",
+    "Turn",
+    "UnpairedExample",
+]

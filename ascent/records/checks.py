@@ -21,24 +21,34 @@ def not_empty(name: str, items: tuple[Any, ...], fix: str) -> None:
 
 def one_per_token(owner: str, name: str, length: int, tokens: int) -> None:
     if length != tokens:
-        raise ValueError(f"{owner} has {tokens} tokens but {length} {name}; give one entry per sampled token")
+        raise ValueError(
+            f"{owner} has {tokens} tokens but {length} {name}; give one entry per sampled token"
+        )
 
 
 def valid_logprobs(owner: str, name: str, values: tuple[float, ...]) -> None:
     # Loops in C, because there are many tokens. A NaN is allowed; where it comes first, both are NaN.
     if not values or (min(values) > -math.inf and max(values) <= ROUNDING):
         return
-    if (bad := next((value for value in values if value > ROUNDING or value == -math.inf), None)) is not None:
-        raise ValueError(f"{owner}.{name} holds {bad}; the log of a probability above 0 is finite and at most 0")
+    if (
+        bad := next((value for value in values if value > ROUNDING or value == -math.inf), None)
+    ) is not None:
+        raise ValueError(
+            f"{owner}.{name} holds {bad}; the log of a probability above 0 is finite and at most 0"
+        )
 
 
 def finite_or_nan(name: str, value: float | None) -> None:
     if value is not None and math.isinf(value):
-        raise ValueError(f"{name}={value}, but a reward is finite; return None for what cannot be scored")
+        raise ValueError(
+            f"{name}={value}, but a reward is finite; return None for what cannot be scored"
+        )
 
 
 def distinct_answers(owner: str, answers: tuple[tuple[Any, ...], ...]) -> None:
     for answer in answers:
         not_empty(f"an answer of {owner}", answer, "drop the record, or give the answer's messages")
     if len(set(answers)) != len(answers):
-        raise ValueError(f"{owner} holds the same answer twice, which carries no preference; drop the record")
+        raise ValueError(
+            f"{owner} holds the same answer twice, which carries no preference; drop the record"
+        )

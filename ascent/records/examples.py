@@ -19,7 +19,9 @@ class Example:
 
     def __post_init__(self) -> None:
         if not any(message.role == "assistant" for message in self.messages):
-            raise ValueError(f"Example {self.id!r} has no assistant message, so nothing to learn; drop it or add one")
+            raise ValueError(
+                f"Example {self.id!r} has no assistant message, so nothing to learn; drop it or add one"
+            )
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ class Ranking:
         distinct_answers(f"Ranking {self.prompt.id!r}", self.answers)
         ranks = self.ranks or tuple(range(len(self.answers)))
         steps = {after - before for before, after in pairwise((0, *ranks))}
-        if len(ranks) != len(self.answers) or not steps <= {0, 1} or ranks[0] != 0 or ranks[-1] == 0:
+        if (
+            len(ranks) != len(self.answers)
+            or not steps <= {0, 1}
+            or ranks[0] != 0
+            or ranks[-1] == 0
+        ):
             raise ValueError(
                 f"Ranking {self.prompt.id!r}: ranks={ranks}, but {len(self.answers)} answers, best first, need as many "
                 "ranks that begin at 0, never skip one, and are not all equal"
@@ -90,9 +97,17 @@ class StepExample:
         owner = f"StepExample {self.prompt.id!r}"
         not_empty(f"{owner}.steps", self.steps, "give at least one step")
         if len(self.right) != len(self.steps):
-            raise ValueError(f"{owner} has {len(self.steps)} steps but {len(self.right)} labels; give one for each")
-        bad = next((value for value in self.right if value is not None and not 0 <= value <= 1), None)
+            raise ValueError(
+                f"{owner} has {len(self.steps)} steps but {len(self.right)} labels; give one for each"
+            )
+        bad = next(
+            (value for value in self.right if value is not None and not 0 <= value <= 1), None
+        )
         if bad is not None:
-            raise ValueError(f"{owner}: a step is labeled {bad}, but it must lie between 0 (wrong) and 1 (right)")
+            raise ValueError(
+                f"{owner}: a step is labeled {bad}, but it must lie between 0 (wrong) and 1 (right)"
+            )
         if all(value is None for value in self.right):
-            raise ValueError(f"{owner}: no step is labeled, so there is nothing to learn; drop the record")
+            raise ValueError(
+                f"{owner}: no step is labeled, so there is nothing to learn; drop the record"
+            )

@@ -30,7 +30,9 @@ class Message:
 
     role: Role
     content: str
-    extra: str = field(default="", repr=False)  # a built-in task's fingerprint is that of its records' repr
+    extra: str = field(
+        default="", repr=False
+    )  # a built-in task's fingerprint is that of its records' repr
 
     def __post_init__(self) -> None:
         one_of("Message.role", self.role, get_args(Role))
@@ -91,25 +93,35 @@ class Request:
         owner = f"Request {self.prompt_id!r}/{self.sample}"
         not_empty(f"{owner}.tokens", self.tokens, "render the prompt first")
         if self.max_new_tokens < 1:
-            raise ValueError(f"{owner}: max_new_tokens={self.max_new_tokens}, but at least 1 token must be sampled")
+            raise ValueError(
+                f"{owner}: max_new_tokens={self.max_new_tokens}, but at least 1 token must be sampled"
+            )
         if not self.temperature >= MIN_TEMPERATURE:
             raise ValueError(
                 f"{owner}: temperature={self.temperature}, but it must be at least {MIN_TEMPERATURE:g}; greedy takes "
                 "the likeliest token, and 1.0 samples the model as it is"
             )
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"{owner}: top_p={self.top_p}, but it must lie in (0, 1]; 1.0 keeps every token")
+            raise ValueError(
+                f"{owner}: top_p={self.top_p}, but it must lie in (0, 1]; 1.0 keeps every token"
+            )
         if self.top_k < 0:
-            raise ValueError(f"{owner}: top_k={self.top_k}, but it counts tokens; 0 keeps every token")
+            raise ValueError(
+                f"{owner}: top_k={self.top_k}, but it counts tokens; 0 keeps every token"
+            )
         if not 0 <= self.min_p <= 1:
-            raise ValueError(f"{owner}: min_p={self.min_p}, but it must lie in [0, 1]; 0.0 keeps every token")
+            raise ValueError(
+                f"{owner}: min_p={self.min_p}, but it must lie in [0, 1]; 0.0 keeps every token"
+            )
         if not 0 <= self.min_new_tokens <= self.max_new_tokens:
             raise ValueError(
                 f"{owner}: min_new_tokens={self.min_new_tokens}, but it must lie in [0, max_new_tokens="
                 f"{self.max_new_tokens}]"
             )
         if "" in self.stop:
-            raise ValueError(f"{owner}: stop has an empty text, which ends every completion at once; drop it")
+            raise ValueError(
+                f"{owner}: stop has an empty text, which ends every completion at once; drop it"
+            )
 
     @property
     def truncates(self) -> bool:
@@ -160,7 +172,9 @@ class Completion:
         owner = f"Completion {self.prompt_id!r}/{self.sample}"
         one_of(f"{owner}.stop", self.stop, STOPS)
         if self.stop != "abort":
-            not_empty(f"{owner}.tokens", self.tokens, "keep the token that ended it, or set stop='abort'")
+            not_empty(
+                f"{owner}.tokens", self.tokens, "keep the token that ended it, or set stop='abort'"
+            )
         one_per_token(owner, "logprobs", len(self.logprobs), len(self.tokens))
         one_per_token(owner, "versions", len(self.versions), len(self.tokens))
         valid_logprobs(owner, "logprobs", self.logprobs)
@@ -262,7 +276,9 @@ class Rollout:
             finite_or_nan(f"{owner}.parts[{name!r}]", value)
         late = [step.token for step in self.steps if step.token >= self.length]
         if late:
-            raise ValueError(f"{owner}.steps: token {late[0]}, but only {self.length} tokens were sampled")
+            raise ValueError(
+                f"{owner}.steps: token {late[0]}, but only {self.length} tokens were sampled"
+            )
 
     @property
     def length(self) -> int:
@@ -298,7 +314,11 @@ class Group:
         not_empty(f"{owner}.rollouts", self.rollouts, "a group has at least one rollout")
         others = sorted({r.prompt.id for r in self.rollouts} - {self.prompt.id})
         if others:
-            raise ValueError(f"{owner} holds a rollout of prompt {others[0]!r}; group rollouts by their prompt's id")
+            raise ValueError(
+                f"{owner} holds a rollout of prompt {others[0]!r}; group rollouts by their prompt's id"
+            )
         samples = [r.sample for r in self.rollouts]
         if len(set(samples)) != len(samples):
-            raise ValueError(f"{owner} has samples {samples}; number them apart, or they share their sampling noise")
+            raise ValueError(
+                f"{owner} has samples {samples}; number them apart, or they share their sampling noise"
+            )

@@ -68,7 +68,16 @@ class Assignment:
 Answer = Number | Text | Expression | ItemList | Union | Matrix | Assignment
 
 _SPELLINGS = {
-    **{"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le "},
+    **{
+        "−": "-",
+        "–": "-",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "÷": r"\div ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+    },
     **{
         "≥": r"\ge ",
         "≠": r"\ne ",
@@ -78,7 +87,15 @@ _SPELLINGS = {
         "½": r"\frac{1}{2}",
         "¼": r"\frac{1}{4}",
     },
-    **{"¾": r"\frac{3}{4}", "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "…": r"\ldots "},
+    **{
+        "¾": r"\frac{3}{4}",
+        "²": "^{2}",
+        "³": "^{3}",
+        "\u00a0": " ",
+        "\u202f": " ",
+        "\u2009": " ",
+        "…": r"\ldots ",
+    },
 }
 _SPACES = re.compile(r"(?<!\\)\\[,;:! ]|~|\\quad|\\qquad|\\displaystyle|\\textstyle|\\limits")
 _OPENING, _CLOSING = "([{" + SET_OPEN, ")]}" + SET_CLOSE
@@ -112,8 +129,12 @@ def normalize(text: str) -> str:
     text = re.sub(r"\\math(?:bf|it|bb|cal|sf)\s*\{([^{}]*)\}", r"\1", text)
     text = _TEXT_COMMAND.sub(_text_command, text)
     text = re.sub(r"\\[()\[\]]", " ", text)
-    text = re.sub(r"\s+", " ", _SPACES.sub(" ", text))  # before patterns that match spaces in several places
-    text = re.sub(r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text)
+    text = re.sub(
+        r"\s+", " ", _SPACES.sub(" ", text)
+    )  # before patterns that match spaces in several places
+    text = re.sub(
+        r"(\d)\s*\^\s*\{?\s*\\circ\s*\}?\s*(?=$|,)", rf"\1 {UNIT_OPEN}degrees{UNIT_CLOSE}", text
+    )
     text = re.sub(r"(\d) i\b(?! ?\\)", r"\1i", text).replace("$", " ")
     text = re.sub(r"\s+", " ", text).strip().removeprefix(r"\approx ")
     return text.rstrip(".,;\\ ").strip()
@@ -169,7 +190,12 @@ def balanced(text: str) -> bool:
 def parse_answer(text: str) -> Answer | None:
     """The parsed answer; None if there is none."""
     text = normalize(text) if len(text) <= MAX_CHARACTERS else ""
-    if not text or len(text) > MAX_CHARACTERS or not balanced(text) or not re.search(rf"[\w\\{SET_OPEN}]", text):
+    if (
+        not text
+        or len(text) > MAX_CHARACTERS
+        or not balanced(text)
+        or not re.search(rf"[\w\\{SET_OPEN}]", text)
+    ):
         return None
     return _parse(text, depth=0)
 
@@ -185,7 +211,8 @@ def _parse(text: str, depth: int) -> Answer | None:
     if interval is not None:
         return interval
     assignment = re.fullmatch(
-        r"([A-Za-z](?:_\{?\w+\}?)?(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\))\s*(?:=|\\in\b)\s*([^=]+)", text
+        r"([A-Za-z](?:_\{?\w+\}?)?(?:\([a-z]\))?|\([a-z](?:, ?[a-z])+\))\s*(?:=|\\in\b)\s*([^=]+)",
+        text,
     )
     if assignment:
         value = _parse(assignment[2], depth + 1)
@@ -196,7 +223,11 @@ def _parse(text: str, depth: int) -> Answer | None:
     pieces = _split(text, r"\cup")
     if len(pieces) > 1:
         return _item_list(pieces, depth, None)
-    if text[0] in "([" + SET_OPEN and text[-1] in ")]" + SET_CLOSE and _brackets(text)[0].get(0) == len(text) - 1:
+    if (
+        text[0] in "([" + SET_OPEN
+        and text[-1] in ")]" + SET_CLOSE
+        and _brackets(text)[0].get(0) == len(text) - 1
+    ):
         items = _split(text[1:-1], ",")
         if len(items) > 1 or text[0] == SET_OPEN:
             return _item_list(items, depth, text[0] + text[-1])
@@ -218,7 +249,9 @@ def _interval(text: str, depth: int) -> Answer | None:
         low, first, name, second, high = both.groups()
         if first in _MIRRORED:
             low, first, second, high = high, _MIRRORED[second], _MIRRORED[first], low
-        return _interval_answer(name, _OPENING_BRACKET[first], low, high, _OPENING_BRACKET[second], depth)
+        return _interval_answer(
+            name, _OPENING_BRACKET[first], low, high, _OPENING_BRACKET[second], depth
+        )
     if match := re.fullmatch(rf"([A-Za-z]){_SIGN}([^<>=]+)", text):
         name, sign, bound = match.groups()
     elif match := re.fullmatch(rf"([^<>=]+?){_SIGN}([A-Za-z])", text):
@@ -226,20 +259,29 @@ def _interval(text: str, depth: int) -> Answer | None:
         name, sign, bound = match[3], reversed_signs[match[2]], match[1]
     else:
         return None
-    if re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\le|\\ge", bound):  # x < y is not an interval
+    if re.search(
+        r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\le|\\ge", bound
+    ):  # x < y is not an interval
         return None
     if sign in _OPENING_BRACKET:
         return _interval_answer(name, "(", r"-\infty", bound, _OPENING_BRACKET[sign], depth)
     return _interval_answer(name, _OPENING_BRACKET[_MIRRORED[sign]], bound, r"\infty", "(", depth)
 
 
-def _interval_answer(name: str, opening: str, low: str, high: str, closing: str, depth: int) -> Answer | None:
+def _interval_answer(
+    name: str, opening: str, low: str, high: str, closing: str, depth: int
+) -> Answer | None:
     interval = _item_list([low, high], depth, opening + {"(": ")", "[": "]"}[closing])
     return None if interval is None else Assignment(name, interval)
 
 
 def _parse_list(text: str, depth: int) -> Answer | None:
-    items = [item for part in re.split(r"\s(?:or|and)\s|;", text) for item in _split(part, ",") if item.strip()]
+    items = [
+        item
+        for part in re.split(r"\s(?:or|and)\s|;", text)
+        for item in _split(part, ",")
+        if item.strip()
+    ]
     if len(items) > 1:
         return _item_list(items, depth, "")
     ratio = text.split(":")
@@ -248,7 +290,9 @@ def _parse_list(text: str, depth: int) -> Answer | None:
     signs = re.fullmatch(r"(.*?)\\pm\s*(.+)", text)
     if signs and text.count(r"\pm") <= MAX_PLUS_MINUS:
         head = signs[1].strip()
-        return _item_list([f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, "")
+        return _item_list(
+            [f"{head}{'+' if head else ''}{signs[2]}", f"{head}-{signs[2]}"], depth, ""
+        )
     words = re.sub(f"[{UNIT_OPEN}{UNIT_CLOSE}]", " ", text).strip()
     if re.fullmatch(r"[A-Za-z][A-Za-z' -]+", words):
         return Text(" ".join(words.split()))
@@ -261,12 +305,18 @@ def _parse_list(text: str, depth: int) -> Answer | None:
 def _item_list(items: list[str], depth: int, brackets: str | None) -> Answer | None:
     parsed = tuple(item for item in (_parse(text, depth + 1) for text in items) if item is not None)
     if len(parsed) < len(items):
-        return ItemList(brackets, ()) if brackets == SET_OPEN + SET_CLOSE and items == [""] else None
+        return (
+            ItemList(brackets, ()) if brackets == SET_OPEN + SET_CLOSE and items == [""] else None
+        )
     return Union(parsed) if brackets is None else ItemList(brackets, parsed)
 
 
 def _matrix(body: str, depth: int) -> Answer | None:
-    rows = [[_parse(cell, depth + 1) for cell in row.split("&")] for row in re.split(r"\\\\", body) if row.strip()]
+    rows = [
+        [_parse(cell, depth + 1) for cell in row.split("&")]
+        for row in re.split(r"\\\\", body)
+        if row.strip()
+    ]
     if not rows or any(cell is None for row in rows for cell in row):
         return None
     return Matrix(tuple(tuple(cell for cell in row if cell is not None) for row in rows))
@@ -314,7 +364,9 @@ def _split(text: str, mark: str) -> list[str]:
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_FRACTION = re.compile(r"\\frac\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))")
+_FRACTION = re.compile(
+    r"\\frac\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))\s*(?:\{\s*(-?[\d., ]+)\s*\}|(\d))"
+)
 _SLASHED = re.compile(rf"({_DECIMAL}) ?/ ?({_DECIMAL})")
 _POWER = re.compile(
     rf"({_DECIMAL})\s*(?:(?:\\times|\\cdot|\*)\s*(?:10|\{{10\}})\s*\^\s*(?:\{{\s*([+-]?\d+)\s*\}}|(\d))|[eE]([+-]?\d+))"
@@ -327,7 +379,11 @@ def parse_number(text: str) -> Number | None:
     if len(text) > MAX_CHARACTERS:
         return None
     degrees = _DEGREES.search(text.rstrip())
-    body, unit = split_unit(text.strip()) if degrees is None else (text[: degrees.start()].strip(), "degrees")
+    body, unit = (
+        split_unit(text.strip())
+        if degrees is None
+        else (text[: degrees.start()].strip(), "degrees")
+    )
     currency = re.match(rf"^([+-]?)\s*(?:US)?[{MONEY}€£¥]\s*", body)
     if currency and currency.end() > len(currency[1]):
         body, unit = currency[1] + body[currency.end() :], unit or "dollars"
@@ -345,7 +401,11 @@ def _parse_unsigned(text: str) -> tuple[Fraction, bool] | None:
     power = _POWER.fullmatch(text)
     if power:
         exponent = int(power[2] or power[3] or power[4])
-        return (_parse_decimal(power[1]) * Fraction(10) ** exponent, True) if abs(exponent) <= _MAX_EXPONENT else None
+        return (
+            (_parse_decimal(power[1]) * Fraction(10) ** exponent, True)
+            if abs(exponent) <= _MAX_EXPONENT
+            else None
+        )
     whole = Fraction(0)
     mixed = re.match(r"(\d+)(?: |(?=\\frac))\s*(.+)", text)
     if mixed and (_FRACTION.fullmatch(mixed[2]) or _SLASHED.fullmatch(mixed[2])):

@@ -48,20 +48,31 @@ class CallOptions:
     on_error: OnError = "bugs"
 
     def __post_init__(self) -> None:
-        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
-            raise ValueError(f"timeout={self.timeout}, but a reward needs some time; give seconds above 0")
+        if (
+            isinstance(self.timeout, bool)
+            or not isinstance(self.timeout, int | float)
+            or not self.timeout > 0
+        ):
+            raise ValueError(
+                f"timeout={self.timeout}, but a reward needs some time; give seconds above 0"
+            )
         if self.on_error not in get_args(OnError):
-            raise ValueError(f"on_error={self.on_error!r}, but it must be one of {', '.join(get_args(OnError))}")
+            raise ValueError(
+                f"on_error={self.on_error!r}, but it must be one of {', '.join(get_args(OnError))}"
+            )
 
 
 class ScoringBatch:
     """Scores `count` rollouts, each added or skipped once by its index, in any order; `finish` waits for the scores."""
 
-    def __init__(self, rewards: Mapping[str, Reward], options: Mapping[str, CallOptions], count: int) -> None:
+    def __init__(
+        self, rewards: Mapping[str, Reward], options: Mapping[str, CallOptions], count: int
+    ) -> None:
         self._count, self._options = count, options
         self._rollouts: dict[int, Rollout] = {}
         self._queues = {
-            name: _RewardQueue(name, reward, options[name].timeout, count) for name, reward in rewards.items()
+            name: _RewardQueue(name, reward, options[name].timeout, count)
+            for name, reward in rewards.items()
         }
 
     def add(self, index: int, rollout: Rollout) -> None:
@@ -88,12 +99,18 @@ class ScoringBatch:
         """For each rollout, reward name -> outcome; empty for a skipped one. Counts go to `tally`; failures that
         `on_error` does not accept raise RewardFailed."""
         counts = Tally() if tally is None else tally
-        outcomes_by_reward = {name: reward_queue.finish() for name, reward_queue in self._queues.items()}
+        outcomes_by_reward = {
+            name: reward_queue.finish() for name, reward_queue in self._queues.items()
+        }
         for name, outcomes in outcomes_by_reward.items():
             for index, result in sorted(outcomes.items()):
                 counts.add(name, self._rollouts[index], result, self._options[name].on_error)
         return [
-            {name: outcomes[index] for name, outcomes in outcomes_by_reward.items() if index in outcomes}
+            {
+                name: outcomes[index]
+                for name, outcomes in outcomes_by_reward.items()
+                if index in outcomes
+            }
             for index in range(self._count)
         ]
 
@@ -107,7 +124,9 @@ def score_all(
     tally: Tally | None = None,
 ) -> list[dict[str, Outcome]]:
     """Score every rollout with every reward: for each rollout, reward name -> outcome."""
-    scoring = ScoringBatch(rewards, dict.fromkeys(rewards, CallOptions(timeout, on_error)), len(rollouts))
+    scoring = ScoringBatch(
+        rewards, dict.fromkeys(rewards, CallOptions(timeout, on_error)), len(rollouts)
+    )
     for index, rollout in enumerate(rollouts):
         scoring.add(index, rollout)
     return scoring.finish(tally)
@@ -134,11 +153,17 @@ class _RewardQueue:
         batch[index] = rollout
         if len(batch) < min(self._size, self._count - first):
             return
-        job = {each: rollout for each, rollout in sorted(self._batches.pop(first).items()) if rollout is not None}
+        job = {
+            each: rollout
+            for each, rollout in sorted(self._batches.pop(first).items())
+            if rollout is not None
+        }
         if job:
             self._jobs.put(job)
             if len(self._threads) < self._max_threads:
-                self._threads.append(threading.Thread(target=self._work, daemon=True, name=f"scoring-{self.name}"))
+                self._threads.append(
+                    threading.Thread(target=self._work, daemon=True, name=f"scoring-{self.name}")
+                )
                 self._threads[-1].start()
 
     def stop(self) -> None:
@@ -149,7 +174,9 @@ class _RewardQueue:
         return len(self._outcomes_by_index)
 
     def finish(self) -> dict[int, Outcome]:
-        assert not self._batches, f"reward {self.name}: batches {sorted(self._batches)} are incomplete"
+        assert not self._batches, (
+            f"reward {self.name}: batches {sorted(self._batches)} are incomplete"
+        )
         self.stop()
         for thread in self._threads:
             thread.join()
@@ -168,27 +195,37 @@ class _RewardQueue:
             self._outcomes_by_index.update(zip(job, outcomes, strict=True))
 
 
-def call_reward(name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float) -> list[Outcome]:
+def call_reward(
+    name: str, reward: Reward, rollouts: Sequence[Rollout], timeout: float
+) -> list[Outcome]:
     """One call. A coroutine is awaited, whoever returns it."""
     if isinstance(reward, PlacedReward):
         return reward.outcomes(rollouts, timeout)
 
     def call() -> Any:
         given = [replace(each, prompt=each.prompt.copy()) for each in rollouts]
-        return _await(reward.score(given) if isinstance(reward, Batch) else reward(given[0]), timeout)
+        return _await(
+            reward.score(given) if isinstance(reward, Batch) else reward(given[0]), timeout
+        )
 
     box = BackgroundCall(call, name=f"reward-{name}")
     failure = None
     if not box.wait(timeout + (GRACE_SECONDS if is_async(reward) else 0.0)):
         _abandon(name)
-        failure = failed_outcome("timeout", f"no score within {timeout:g} s; its `timeout` is for one call")
+        failure = failed_outcome(
+            "timeout", f"no score within {timeout:g} s; its `timeout` is for one call"
+        )
     elif isinstance(box.error, Unscored):
         failure = failed_outcome(box.error.kind, box.error.detail)
     elif box.error is not None:
         failure = failed_outcome("raised", describe_error(box.error, reward, rollouts))
     if failure is not None:
         return [failure] * len(rollouts)
-    found = _of_batch(box.value, rollouts) if isinstance(reward, Batch) else [check_score(box.value, rollouts[0])]
+    found = (
+        _of_batch(box.value, rollouts)
+        if isinstance(reward, Batch)
+        else [check_score(box.value, rollouts[0])]
+    )
     taken = signature_taken(reward)
     return [with_expectation(each, taken.returns) if taken is not None else each for each in found]
 
@@ -199,12 +236,16 @@ def _await(value: Any, timeout: float) -> Any:
     try:
         return asyncio.run(asyncio.wait_for(value, timeout))
     except TimeoutError:
-        raise Unscored("timeout", f"no score within {timeout:g} s; its `timeout` is for one call") from None
+        raise Unscored(
+            "timeout", f"no score within {timeout:g} s; its `timeout` is for one call"
+        ) from None
 
 
 def _of_batch(scores: Any, rollouts: Sequence[Rollout]) -> list[Outcome]:
     if isinstance(scores, str | bytes | Mapping) or not isinstance(scores, Sequence):
-        return [failed_outcome("wrong_type", f"a batch returned a {type(scores).__name__}, not a list")] * len(rollouts)
+        return [
+            failed_outcome("wrong_type", f"a batch returned a {type(scores).__name__}, not a list")
+        ] * len(rollouts)
     if len(scores) != len(rollouts):
         detail = f"a batch returned {len(scores)} scores for {len(rollouts)} rollouts"
         return [failed_outcome("wrong_count", detail)] * len(rollouts)
@@ -217,7 +258,10 @@ def describe_error(error: BaseException, reward: Reward, rollouts: Sequence[Roll
         arguments = reward.call.arguments(rollouts)
     else:
         owner = "rollouts[0]" if isinstance(reward, Batch) else "rollout"
-        arguments = {f"{owner}.text": rollouts[0].text, f"{owner}.prompt.answer": rollouts[0].prompt.answer}
+        arguments = {
+            f"{owner}.text": rollouts[0].text,
+            f"{owner}.prompt.answer": rollouts[0].prompt.answer,
+        }
     shown = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
     return f"{error_summary(error)}{place_of(error)}; called with {shown[:MAX_SHOWN]}"
 

@@ -49,7 +49,9 @@ def symbolic(gold: str, answer: str) -> bool:
         return False
     if APPROX in answer and APPROX not in gold:
         exact, _, rounded = answer.partition(APPROX)
-        return symbolic(gold, exact.strip()) and _is_rounding(rounded, _constant(gold_expressions[0]))
+        return symbolic(gold, exact.strip()) and _is_rounding(
+            rounded, _constant(gold_expressions[0])
+        )
     for decimal, other in ((answer, gold_expressions), (gold, None)):
         if _DECIMAL.fullmatch(decimal):
             exprs = other or parse(f"${answer}$", rules, parsing_timeout=None, raise_on_error=False)
@@ -75,7 +77,11 @@ def _differ_in_size(gold: list[Any], answer: list[Any]) -> bool:
     """Are these real constants of which none are close? math-verify takes any difference below 1e-15 for 0."""
     values, others = ([_constant(each) for each in expressions] for expressions in (gold, answer))
     return None not in values + others and not any(
-        abs(a - b) <= TOLERANCE * abs(a) for a in values if a is not None for b in others if b is not None
+        abs(a - b) <= TOLERANCE * abs(a)
+        for a in values
+        if a is not None
+        for b in others
+        if b is not None
     )
 
 
@@ -90,7 +96,11 @@ def _is_rounding(text: str, value: Fraction | None) -> bool:
 
 def _constant(expression: Any) -> Fraction | None:
     """The value of a real constant to 30 digits; None for anything else."""
-    if isinstance(expression, str) or not getattr(expression, "is_real", False) or expression.free_symbols:
+    if (
+        isinstance(expression, str)
+        or not getattr(expression, "is_real", False)
+        or expression.free_symbols
+    ):
         return None
     try:
         return Fraction(str(expression.evalf(30)))

@@ -38,7 +38,9 @@ class Term:
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
-            raise ValueError(f"a reward named {self.name!r}; names are not empty and hold no /, which splits off parts")
+            raise ValueError(
+                f"a reward named {self.name!r}; names are not empty and hold no /, which splits off parts"
+            )
         for weight in (self.weight, *self.part_weights.values()):
             if not math.isfinite(weight):
                 raise ValueError(f"reward {self.name}: weight {weight}, but it must be finite")
@@ -69,14 +71,18 @@ class Combination:
         names = [term.name for term in self.terms]
         duplicate = next((name for name in names if names.count(name) > 1), None)
         if duplicate is not None:
-            raise ValueError(f"two rewards are named {duplicate}; parts need distinct names, so rename one")
+            raise ValueError(
+                f"two rewards are named {duplicate}; parts need distinct names, so rename one"
+            )
         for term in self.terms:
             if term.gate is not None and term.gate.part.partition("/")[0] not in names:
                 raise ValueError(
                     f"reward {term.name} is gated on {term.gate.part}, but the rewards are {', '.join(names)}"
                 )
             if term.gate is not None and term.gate.part.partition("/")[0] == term.name:
-                raise ValueError(f"reward {term.name} is gated on a part of itself; gate it on another reward")
+                raise ValueError(
+                    f"reward {term.name} is gated on a part of itself; gate it on another reward"
+                )
         _check_clip("the total", self.clip)
 
     def apply(self, rollout: Rollout, outcomes: Mapping[str, Outcome]) -> Rollout:
@@ -109,20 +115,28 @@ class Combination:
                 total += weight * shown[name]  # type: ignore[operator]
                 has_rest = has_rest or not outcomes[term.name].steps or term.clip is not None
                 steps += [
-                    StepReward(step.token, weight * (factor or 0.0) * step.value) for step in outcomes[term.name].steps
+                    StepReward(step.token, weight * (factor or 0.0) * step.value)
+                    for step in outcomes[term.name].steps
                 ]
         rollout = replace(rollout, parts=shown, weights=weights, failures=_failures(outcomes))
         if unscored:
             return replace(rollout, reward=None, steps=())
         if self.clip is not None:
             total = min(max(total, self.clip[0]), self.clip[1])
-        return replace(rollout, reward=total, steps=_merge_steps(steps, total, rollout.length, has_rest))
+        return replace(
+            rollout, reward=total, steps=_merge_steps(steps, total, rollout.length, has_rest)
+        )
 
 
 def _failures(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """The rewards and parts that are unscored, and the kind of failure."""
     found = {name: each.failure.kind for name, each in outcomes.items() if each.failure is not None}
-    missing = [(name, part) for name, each in outcomes.items() for part, value in each.parts.items() if value is None]
+    missing = [
+        (name, part)
+        for name, each in outcomes.items()
+        for part, value in each.parts.items()
+        if value is None
+    ]
     return found | {f"{name}/{part}": "none" for name, part in missing}
 
 
@@ -139,14 +153,18 @@ def _gate_factor(gate: Gate | None, parts: Mapping[str, float | None]) -> float 
     if gate is None:
         return 1.0
     if gate.part not in parts:
-        if gate.part.partition("/")[0] in parts:  # the whole reward failed, so its parts are unknown
+        if (
+            gate.part.partition("/")[0] in parts
+        ):  # the whole reward failed, so its parts are unknown
             return None
         raise ValueError(f"a reward is gated on {gate.part}, but the parts are {', '.join(parts)}")
     value = parts[gate.part]
     return None if value is None else float(value >= gate.at_least)
 
 
-def _merge_steps(steps: Sequence[StepReward], total: float, length: int, has_rest: bool) -> tuple[StepReward, ...]:
+def _merge_steps(
+    steps: Sequence[StepReward], total: float, length: int, has_rest: bool
+) -> tuple[StepReward, ...]:
     """One step per token, which add up to `total`. The rest is a step at the last token; without one the difference is
     rounding, and belongs to the last step."""
     if not steps:

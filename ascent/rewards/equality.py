@@ -37,8 +37,12 @@ MAX_SYMBOLIC_CHARACTERS, MAX_NESTING = 400, 8  # for computer algebra, unless th
 TOLERANCE = Fraction(1, 1_000_000)
 _UNORDERED = ("", SET_OPEN + SET_CLOSE)
 # Numbers, fractions, powers and roots; two operands with a sign between them, or side by side.
-_ARITHMETIC = re.compile(r"(?:[\d.+/^(){} -]|\\(?:frac|over)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?:\[\d+\])?)+")
-_OPERATION = re.compile(r"[\d.)}]\s*(?:[+(-]|\\(?:frac|sqrt))|[)}]\s*[\d.]|[\d.)]\s*\{|[\d.]\s+[\d.]")
+_ARITHMETIC = re.compile(
+    r"(?:[\d.+/^(){} -]|\\(?:frac|over)(?![a-zA-Z])|\\sqrt(?![a-zA-Z])(?:\[\d+\])?)+"
+)
+_OPERATION = re.compile(
+    r"[\d.)}]\s*(?:[+(-]|\\(?:frac|sqrt))|[)}]\s*[\d.]|[\d.)]\s*\{|[\d.]\s+[\d.]"
+)
 APPROX = r"\approx"
 _BRACKET = re.compile(r"[(\[{)\]}]")
 # 121_3, also inside an expression: computer algebra would read the base as an index.
@@ -63,7 +67,9 @@ def compare(gold: str, answer: str, symbolic: Symbolic) -> tuple[bool, float]:
     parsed_gold = parse_answer(gold)
     if parsed_gold is None:
         too_long = f": it has {len(gold)} characters, and at most {MAX_CHARACTERS} are read"
-        raise BadGold(f"gold {gold[:80]!r} cannot be read{too_long if len(gold) > MAX_CHARACTERS else ''}")
+        raise BadGold(
+            f"gold {gold[:80]!r} cannot be read{too_long if len(gold) > MAX_CHARACTERS else ''}"
+        )
     if isinstance(parsed_gold, Expression):
         symbolic(parsed_gold.latex, parsed_gold.latex)  # raises BadGold for what cannot be parsed
     parsed = parse_answer(answer)
@@ -103,7 +109,11 @@ def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
     if isinstance(gold, Number) and isinstance(answer, Number):
         return equal_numbers(gold, answer)
     if isinstance(gold, Text) or isinstance(answer, Text):
-        return isinstance(gold, Text) and isinstance(answer, Text) and gold.text.casefold() == answer.text.casefold()
+        return (
+            isinstance(gold, Text)
+            and isinstance(answer, Text)
+            and gold.text.casefold() == answer.text.casefold()
+        )
     if isinstance(gold, ItemList) and isinstance(answer, ItemList):
         return _equal_lists(gold, answer, symbolic)
     if isinstance(gold, Union) and isinstance(answer, Union):
@@ -118,7 +128,12 @@ def equal(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
 
 
 def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool:
-    if isinstance(gold, Expression | Number) and gold.unit and isinstance(answer, Expression) and not answer.unit:
+    if (
+        isinstance(gold, Expression | Number)
+        and gold.unit
+        and isinstance(answer, Expression)
+        and not answer.unit
+    ):
         answer = Expression(split_bare_unit(answer.latex, gold.unit))
     if (
         isinstance(gold, Number)
@@ -135,7 +150,9 @@ def _equal_expressions(gold: Answer, answer: Answer, symbolic: Symbolic) -> bool
     if isinstance(gold, Expression | Number) and isinstance(answer, Expression | Number):
         if gold.unit and answer.unit and gold.unit != answer.unit:
             return False
-        first, second = (re.sub(r"_\{(\d+)\}", r"_\1", _remove_spaces(_latex(each))) for each in (gold, answer))
+        first, second = (
+            re.sub(r"_\{(\d+)\}", r"_\1", _remove_spaces(_latex(each))) for each in (gold, answer)
+        )
         if sorted(_WITH_BASE.findall(first)) != sorted(_WITH_BASE.findall(second)):
             return False
         return first == second or symbolic(_latex(gold), _latex(answer))
@@ -150,7 +167,11 @@ def is_evaluated(latex: str) -> bool:
         return False
     fractions = len(re.findall(r"\\frac|\\over|/", latex))
     powers = len(re.findall(r"\\sqrt|\^", latex))
-    return fractions <= 1 and powers <= 1 and len(re.findall(r"\}\s*\{", latex)) <= latex.count(r"\frac")
+    return (
+        fractions <= 1
+        and powers <= 1
+        and len(re.findall(r"\}\s*\{", latex)) <= latex.count(r"\frac")
+    )
 
 
 def _remove_spaces(latex: str) -> str:
@@ -166,9 +187,15 @@ def _latex(answer: Expression | Number) -> str:
         return str(value)
     if not answer.terminating:
         return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
-    places = len(str(value.denominator))  # enough for any denominator of twos and fives below 10 ** places
+    places = len(
+        str(value.denominator)
+    )  # enough for any denominator of twos and fives below 10 ** places
     shifted = value * 10 ** (4 * places)
-    return f"{Decimal(shifted.numerator).scaleb(-4 * places).normalize():f}" if shifted.denominator == 1 else str(value)
+    return (
+        f"{Decimal(shifted.numerator).scaleb(-4 * places).normalize():f}"
+        if shifted.denominator == 1
+        else str(value)
+    )
 
 
 def equal_numbers(gold: Number, answer: Number) -> bool:
@@ -177,18 +204,29 @@ def equal_numbers(gold: Number, answer: Number) -> bool:
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     # Only a decimal can be the rounded value of a fraction.
-    exact = gold.terminating == answer.terminating or (gold if gold.terminating else answer).value.denominator == 1
-    gold_values = {gold.value, gold.value / 100} if gold.percent and not answer.percent else {gold.value}
+    exact = (
+        gold.terminating == answer.terminating
+        or (gold if gold.terminating else answer).value.denominator == 1
+    )
+    gold_values = (
+        {gold.value, gold.value / 100} if gold.percent and not answer.percent else {gold.value}
+    )
     answer_values = {answer.value}
     if answer.percent and not gold.percent:
         answer_values = {answer.value / 100, *([answer.value] if abs(answer.value) > 1 else [])}
-    return any(a == b if exact else abs(a - b) <= TOLERANCE * abs(a) for a in gold_values for b in answer_values)
+    return any(
+        a == b if exact else abs(a - b) <= TOLERANCE * abs(a)
+        for a in gold_values
+        for b in answer_values
+    )
 
 
 def _equal_lists(gold: ItemList, answer: ItemList, symbolic: Symbolic) -> bool:
     if gold.brackets in _UNORDERED and answer.brackets in _UNORDERED:
         if SET_OPEN in gold.brackets or SET_OPEN in answer.brackets:  # sets ignore repeats
-            return _covers(gold.items, answer.items, symbolic) and _covers(answer.items, gold.items, symbolic)
+            return _covers(gold.items, answer.items, symbolic) and _covers(
+                answer.items, gold.items, symbolic
+            )
         return _equal_unordered(gold.items, answer.items, symbolic)
     return (
         gold.brackets == answer.brackets
@@ -201,7 +239,9 @@ def _covers(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symb
     return all(any(equal(a, b, symbolic) for b in answer) for a in gold)
 
 
-def _equal_unordered(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symbolic) -> bool:
+def _equal_unordered(
+    gold: tuple[Answer, ...], answer: tuple[Answer, ...], symbolic: Symbolic
+) -> bool:
     return len(gold) == len(answer) and _count_matches(gold, answer, symbolic) == len(gold)
 
 
@@ -219,7 +259,9 @@ def _count_matches(gold: tuple[Answer, ...], answer: tuple[Answer, ...], symboli
 def partial_credit(gold: Answer, answer: Answer, symbolic: Symbolic) -> float:
     """For a list or a matrix, the share of items found, relative to the longer one; else 0."""
     if isinstance(gold, ItemList) and isinstance(answer, ItemList):
-        return _count_matches(gold.items, answer.items, symbolic) / max(len(gold.items), len(answer.items), 1)
+        return _count_matches(gold.items, answer.items, symbolic) / max(
+            len(gold.items), len(answer.items), 1
+        )
     if isinstance(gold, Matrix) and isinstance(answer, Matrix):
         cells = [tuple(cell for row in matrix.rows for cell in row) for matrix in (gold, answer)]
         hits = sum(equal(a, b, symbolic) for a, b in zip(*cells, strict=False))

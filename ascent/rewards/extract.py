@@ -58,7 +58,11 @@ class _Marks:
         self._text = text
         self._boxes = sorted(_boxes(text), key=lambda box: (box.end, -box.start))
         self._hashes = [match.start() for match in _HASHES.finditer(text)]
-        self._lines = [-1, *(match.start() for match in re.finditer("\n", text)), len(text)] if self._hashes else []
+        self._lines = (
+            [-1, *(match.start() for match in re.finditer("\n", text)), len(text)]
+            if self._hashes
+            else []
+        )
         self._opening, self._closing = _tags(text)
 
     def last_within(self, first: int, last: int) -> _Mark | None:

@@ -76,11 +76,16 @@ class Judge(Batch):
         mark = f"-----{secrets.token_hex(8)}-----"
         rules = _RULES.format(rubric=self._rubric, mark=mark, low=self._low, high=self._high)
         question = "\n\n".join(f"[{each.role}] {each.content}" for each in rollout.prompt.messages)
-        reference = f"\n\nReference answer:\n{rollout.prompt.answer}" if rollout.prompt.answer else ""
+        reference = (
+            f"\n\nReference answer:\n{rollout.prompt.answer}" if rollout.prompt.answer else ""
+        )
         user_text = f"Question:\n{mark}\n{question}\n{mark}\n\nAnswer:\n{mark}\n{rollout.text}\n{mark}{reference}"
         return {
             "model": self._model,
-            "messages": [{"role": "system", "content": rules}, {"role": "user", "content": user_text}],
+            "messages": [
+                {"role": "system", "content": rules},
+                {"role": "user", "content": user_text},
+            ],
             "temperature": 0,
             "max_tokens": self._max_tokens,
         }
@@ -102,7 +107,9 @@ def parse_verdict(reply: str, low: float, high: float) -> float | Unscored:
     """The judge's score scaled to 0..1, or why there is none."""
     lines = _VERDICT.findall(reply)
     if len(lines) != 1 or not _VERDICT.fullmatch(reply.strip().splitlines()[-1]):
-        return Unscored("bad_verdict", f"{len(lines)} score lines, or none at the end: {reply[-80:]!r}")
+        return Unscored(
+            "bad_verdict", f"{len(lines)} score lines, or none at the end: {reply[-80:]!r}"
+        )
     number = float(lines[0])
     if not low <= number <= high:
         return Unscored("bad_verdict", f"a score of {number:g} on a scale from {low:g} to {high:g}")

@@ -29,7 +29,9 @@ class Mathematics(Batch):
 
     def __init__(self, *, seconds: float = 10.0, workers: int = 0) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise ValueError(f"the reward mathematics needs math-verify; install it with: {install_hint('math')}")
+            raise ValueError(
+                f"the reward mathematics needs math-verify; install it with: {install_hint('math')}"
+            )
         if not seconds > 0:
             raise ValueError(f"mathematics: seconds={seconds}, but a comparison needs some time")
         self._seconds = seconds
@@ -39,7 +41,9 @@ class Mathematics(Batch):
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         scores: list[Any] = [self._compare_locally(rollout) for rollout in rollouts]
-        jobs = [index for index, score in enumerate(scores) if isinstance(score, dict) and "op" in score]
+        jobs = [
+            index for index, score in enumerate(scores) if isinstance(score, dict) and "op" in score
+        ]
         answers = self._pool.map([scores[index] for index in jobs], self._seconds)
         for index, answer in zip(jobs, answers, strict=True):
             scores[index] = _score(scores[index], answer)

@@ -41,7 +41,9 @@ class Unscored(Exception):
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
         if not re.fullmatch(r"[a-z][a-z_]*", kind):
-            raise ValueError(f"Unscored({kind!r}), but the kind is a word of a-z and _, as it names a counter")
+            raise ValueError(
+                f"Unscored({kind!r}), but the kind is a word of a-z and _, as it names a counter"
+            )
         self.kind, self.detail = kind, detail
 
 
@@ -76,7 +78,9 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
         return failed_outcome(score.kind, score.detail)
     if inspect.iscoroutine(score):
         score.close()  # or Python warns about it at some later time
-        return failed_outcome("wrong_type", "returned a coroutine that was never awaited; await it in an `async def`")
+        return failed_outcome(
+            "wrong_type", "returned a coroutine that was never awaited; await it in an `async def`"
+        )
     score = plain_number(score)
     if isinstance(score, bool | int | float):
         problem = _problem(score)
@@ -86,7 +90,8 @@ def check_score(score: Any, rollout: Rollout) -> Outcome:
     if isinstance(score, Sequence) and not isinstance(score, str | bytes):
         return _of_steps(score, rollout)
     return failed_outcome(
-        "wrong_type", f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None"
+        "wrong_type",
+        f"returned {_shown(score)}; a score is a number, named parts, StepRewards or None",
     )
 
 
@@ -106,7 +111,9 @@ def place_of(error: BaseException) -> str:
     """` at FILE:LINE, in NAME`: the innermost line of the user's own code, or of any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
-        frame for frame in frames if not frame.filename.startswith(NOT_OWN) and "site-packages" not in frame.filename
+        frame
+        for frame in frames
+        if not frame.filename.startswith(NOT_OWN) and "site-packages" not in frame.filename
     ]
     frame = next(reversed(own or frames), None)
     return "" if frame is None else f" at {frame.filename}:{frame.lineno}, in {frame.name}"
@@ -121,7 +128,10 @@ def _problem(value: float) -> tuple[str, str] | None:
     if math.isnan(value):
         return "nan", "returned NaN"
     if math.isinf(value):
-        return "infinite", f"returned {value}; a reward is finite: return None for what cannot be scored"
+        return (
+            "infinite",
+            f"returned {value}; a reward is finite: return None for what cannot be scored",
+        )
     return None
 
 
@@ -149,13 +159,16 @@ def _of_steps(score: Sequence[Any], rollout: Rollout) -> Outcome:
     strange = next((item for item in score if not isinstance(item, StepReward)), None)
     if strange is not None:
         return failed_outcome(
-            "wrong_type", f"returned a sequence with {_shown(strange)}; step rewards are StepReward records"
+            "wrong_type",
+            f"returned a sequence with {_shown(strange)}; step rewards are StepReward records",
         )
     if any(math.isnan(step.value) for step in score):
         return failed_outcome("nan", "a step reward is NaN")
     late = next((step.token for step in score if step.token >= rollout.length), None)
     if late is not None:
-        return failed_outcome("wrong_count", f"a step at token {late}, but only {rollout.length} tokens were sampled")
+        return failed_outcome(
+            "wrong_count", f"a step at token {late}, but only {rollout.length} tokens were sampled"
+        )
     return Outcome({"": math.fsum(step.value for step in score)}, steps=tuple(score))
 
 
@@ -177,7 +190,9 @@ class Tally:
             self.scored[name] += 1
             for part, value in result.parts.items():
                 if value is None:
-                    self._count(name, "none", f"{rollout.prompt.id!r}/{rollout.sample}: part {part!r}")
+                    self._count(
+                        name, "none", f"{rollout.prompt.id!r}/{rollout.sample}: part {part!r}"
+                    )
             return
         kind, detail = result.failure.kind, result.failure.detail
         place = f"prompt {rollout.prompt.id!r}, sample {rollout.sample}"

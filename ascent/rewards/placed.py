@@ -22,10 +22,15 @@ from ascent.rewards.outcome import Outcome, RewardFailed, Unscored
 from ascent.rewards.registry import MAX_COROUTINES, MAX_THREADS, Batch, Reward, is_async
 from ascent.rewards.rollout_json import call_to_json, outcomes_from_json
 
-MAX_FAILURES = 5  # different workers that failed with one call, before it is the call that is at fault
+MAX_FAILURES = (
+    5  # different workers that failed with one call, before it is the call that is at fault
+)
 PATIENCE_SECONDS = 1800.0  # without any worker: a cluster may have to wait for machines
 REFRESH_SECONDS = 1.0  # between two looks at which workers there are
-PAUSE_SECONDS, BUSY_SECONDS = 2.0, 0.1  # before a worker that failed, or has enough to do, is asked again
+PAUSE_SECONDS, BUSY_SECONDS = (
+    2.0,
+    0.1,
+)  # before a worker that failed, or has enough to do, is asked again
 REPLY_SECONDS = 30.0  # on top of a call's time-out, for the way there and back
 
 
@@ -59,7 +64,9 @@ class RewardWorkers:
         self._given_up, self._started = "", False
         self._notes = WaitingNotes()
 
-    def call(self, name: str, rollouts: Sequence[Rollout], timeout: float, at_once: int) -> list[Outcome]:
+    def call(
+        self, name: str, rollouts: Sequence[Rollout], timeout: float, at_once: int
+    ) -> list[Outcome]:
         """One call of a reward, by any worker; RewardFailed if the run must end."""
         body = call_to_json(name, timeout, rollouts)
         retry = RetryPolicy(timeout=timeout + REPLY_SECONDS, tries=1)
@@ -67,7 +74,9 @@ class RewardWorkers:
         while len(failed) < MAX_FAILURES:
             url, group = self._acquire(name, at_once)
             try:
-                reply = Client(url, token=self._key, retry=retry).post("/score", body, json.loads, group)
+                reply = Client(url, token=self._key, retry=retry).post(
+                    "/score", body, json.loads, group
+                )
             except ServerFailed as failure:
                 failed[url] = str(failure)
                 self._release(name, url, pause=PAUSE_SECONDS, error=str(failure))
@@ -98,7 +107,9 @@ class RewardWorkers:
         with self._changed:
             if not self._started:
                 self._want()
-                self._started = True  # not before: if asking fails, the next call asks again instead of waiting
+                self._started = (
+                    True  # not before: if asking fails, the next call asks again instead of waiting
+                )
                 threading.Thread(target=self._watch, daemon=True, name="reward workers").start()
             until = time.monotonic() + self._patience
             while True:
@@ -115,9 +126,13 @@ class RewardWorkers:
                 if any(self._running[name, url] for url in self._groups):
                     until = now + self._patience  # the others are at work
                 else:
-                    self._notes.waiting(lambda since: f"no reward worker for {since}: {self._reason()}")
+                    self._notes.waiting(
+                        lambda since: f"no reward worker for {since}: {self._reason()}"
+                    )
                 if now > until:
-                    raise RewardFailed(f"reward {name}: no reward worker for {self._patience:g} s: {self._reason()}")
+                    raise RewardFailed(
+                        f"reward {name}: no reward worker for {self._patience:g} s: {self._reason()}"
+                    )
                 self._changed.wait(BUSY_SECONDS)
 
     def _release(self, name: str, url: str, *, pause: float = 0.0, error: str = "") -> None:
@@ -135,7 +150,9 @@ class RewardWorkers:
             with self._changed:
                 self._given_up = error
                 for url in set(self._groups) - set(urls):
-                    self._groups.pop(url).cancel()  # a machine that is gone never answers, and never says so
+                    self._groups.pop(
+                        url
+                    ).cancel()  # a machine that is gone never answers, and never says so
                 self._groups |= {url: RequestGroup() for url in urls if url not in self._groups}
                 self._changed.notify_all()
             self._closed.wait(REFRESH_SECONDS)
@@ -172,6 +189,11 @@ class PlacedReward(Batch):
             self.local.close()
 
 
-def place(rewards: dict[str, Reward], names: Sequence[str], workers: RewardWorkers) -> dict[str, Any]:
+def place(
+    rewards: dict[str, Reward], names: Sequence[str], workers: RewardWorkers
+) -> dict[str, Any]:
     """The rewards, those of `names` called by workers."""
-    return {name: PlacedReward(name, each, workers) if name in names else each for name, each in rewards.items()}
+    return {
+        name: PlacedReward(name, each, workers) if name in names else each
+        for name, each in rewards.items()
+    }

@@ -59,12 +59,17 @@ def load_tests(prompt: Prompt) -> Suite:
             return _suite(info["tests"], info, prompt)
         for required, optional, read in _COLUMNS:
             if required <= info.keys():
-                return read({name: info[name] for name in info.keys() & (required | optional)}, prompt)
+                return read(
+                    {name: info[name] for name in info.keys() & (required | optional)}, prompt
+                )
         if prompt.answer is not None and prompt.answer.lstrip()[:1] in ("{", "["):
             return _suite(prompt.answer, info, prompt)
     except (ValueError, RecursionError) as error:
         raise Unscored("bad_tests", str(error)) from None
-    raise Unscored("no_tests", "the prompt has no tests: no column tests, and none of a layout of docs/rewards.md")
+    raise Unscored(
+        "no_tests",
+        "the prompt has no tests: no column tests, and none of a layout of docs/rewards.md",
+    )
 
 
 def _suite(value: Any, info: Fields, prompt: Prompt) -> Suite:
@@ -85,11 +90,15 @@ def _suite(value: Any, info: Fields, prompt: Prompt) -> Suite:
                     f"tests have {unknown[0]!r} beside {', '.join(sorted(required))}; they may have {known}"
                 )
             return read(fields, prompt)
-    raise ValueError(f"tests with {', '.join(map(repr, fields)) or 'nothing'} are in no layout of docs/rewards.md")
+    raise ValueError(
+        f"tests with {', '.join(map(repr, fields)) or 'nothing'} are in no layout of docs/rewards.md"
+    )
 
 
 def _stdio(fields: Fields, prompt: Prompt) -> Suite:
-    return Suite.stdio([_pair(case, index) for index, case in enumerate(_list(fields["stdio"], "stdio"))])
+    return Suite.stdio(
+        [_pair(case, index) for index, case in enumerate(_list(fields["stdio"], "stdio"))]
+    )
 
 
 def _calls(fields: Fields, prompt: Prompt) -> Suite:
@@ -106,16 +115,28 @@ def _apps(fields: Fields, prompt: Prompt) -> Suite:
     if len(inputs) != len(outputs):
         raise ValueError(f"{len(inputs)} inputs, but {len(outputs)} outputs; each input has one")
     if "fn_name" not in fields:
-        return Suite.stdio([(_join_lines(text), _join_lines(want)) for text, want in zip(inputs, outputs, strict=True)])
+        return Suite.stdio(
+            [
+                (_join_lines(text), _join_lines(want))
+                for text, want in zip(inputs, outputs, strict=True)
+            ]
+        )
     name = fields["fn_name"]
     if inputs and all(isinstance(each, str) for each in inputs):
         cases = [_call_from_lines(text, want) for text, want in zip(inputs, outputs, strict=True)]
         return Suite.calls(name, cases, prelude=LEETCODE)
     # Most outputs are wrapped in a list of one, some are not; if all have one item, both readings are accepted.
     wrapped = all(isinstance(want, list) and len(want) == 1 for want in outputs)
-    expected = [[_restore_int_keys(want[0])] if wrapped else _restore_int_keys(want) for want in outputs]
-    arguments = [[_restore_int_keys(arg) for arg in _list(args, "the arguments of a case")] for args in inputs]
-    return Suite.calls(name, list(zip(arguments, expected, strict=True)), unwrap=wrapped, prelude=LEETCODE)
+    expected = [
+        [_restore_int_keys(want[0])] if wrapped else _restore_int_keys(want) for want in outputs
+    ]
+    arguments = [
+        [_restore_int_keys(arg) for arg in _list(args, "the arguments of a case")]
+        for args in inputs
+    ]
+    return Suite.calls(
+        name, list(zip(arguments, expected, strict=True)), unwrap=wrapped, prelude=LEETCODE
+    )
 
 
 def _apps_column(fields: Fields, prompt: Prompt) -> Suite:
@@ -123,9 +144,14 @@ def _apps_column(fields: Fields, prompt: Prompt) -> Suite:
 
 
 def _mbpp(fields: Fields, prompt: Prompt) -> Suite:
-    setup = [*_list(fields.get("test_imports", []), "test_imports"), fields.get("test_setup_code", "")]
+    setup = [
+        *_list(fields.get("test_imports", []), "test_imports"),
+        fields.get("test_setup_code", ""),
+    ]
     if not all(map(_is_text, setup)):
-        raise ValueError(f"test_imports and test_setup_code are {_describe(setup)}, but they are code")
+        raise ValueError(
+            f"test_imports and test_setup_code are {_describe(setup)}, but they are code"
+        )
     return Suite.asserts(_list(fields["test_list"], "test_list"), setup="\n".join(setup))
 
 
@@ -137,14 +163,18 @@ def _humaneval(fields: Fields, prompt: Prompt) -> Suite:
     prompt_text = prompt.messages[-1].content
     prelude = (
         prompt_text
-        if re.search(rf"^def {re.escape(str(name))}\(", prompt_text, re.MULTILINE) and _is_code(prompt_text)
+        if re.search(rf"^def {re.escape(str(name))}\(", prompt_text, re.MULTILINE)
+        and _is_code(prompt_text)
         else ""
     )
     return Suite.asserts([f"{test}\ncheck({name})"], function=name, prelude=prelude)
 
 
 def _livecodebench(fields: Fields, prompt: Prompt) -> Suite:
-    cases = [*_load_cases(fields.get("public_test_cases", [])), *_load_cases(fields.get("private_test_cases", []))]
+    cases = [
+        *_load_cases(fields.get("public_test_cases", [])),
+        *_load_cases(fields.get("private_test_cases", [])),
+    ]
     return _typed_cases({"tests": cases, "metadata": fields.get("metadata")}, prompt)
 
 
@@ -154,7 +184,9 @@ def _typed_cases(fields: Fields, prompt: Prompt) -> Suite:
     names, kinds = [_function(fields["metadata"])], set()
     for index, case in enumerate(cases):
         if not isinstance(case, Mapping) or not {"input", "output"} <= case.keys():
-            raise ValueError(f"case {index} is {_describe(case)}, but it has an input and an output")
+            raise ValueError(
+                f"case {index} is {_describe(case)}, but it has an input and an output"
+            )
         kinds.add(str(case.get("testtype") or STDIN[0]))
         names.append(_function(case.get("metadata")))
     if kinds <= set(STDIN):
@@ -166,7 +198,9 @@ def _typed_cases(fields: Fields, prompt: Prompt) -> Suite:
             "functional with one metadata.func_name"
         )
     return Suite.calls(
-        functions.pop(), [_call_from_lines(each["input"], each["output"]) for each in cases], prelude=LEETCODE
+        functions.pop(),
+        [_call_from_lines(each["input"], each["output"]) for each in cases],
+        prelude=LEETCODE,
     )
 
 
@@ -224,8 +258,17 @@ def _load_cases(value: Any) -> list[Any]:
         try:
             packed = zlib.decompress(base64.b64decode(value, validate=True))
             value = _SafeUnpickler(io.BytesIO(packed)).load()
-        except (ValueError, zlib.error, pickle.UnpicklingError, EOFError, IndexError, AttributeError) as error:
-            raise ValueError(f"test cases are {_describe(value)}, neither JSON nor packed JSON: {error}") from None
+        except (
+            ValueError,
+            zlib.error,
+            pickle.UnpicklingError,
+            EOFError,
+            IndexError,
+            AttributeError,
+        ) as error:
+            raise ValueError(
+                f"test cases are {_describe(value)}, neither JSON nor packed JSON: {error}"
+            ) from None
     return _list(_parsed(value), "test cases")
 
 
@@ -247,22 +290,34 @@ def _pair(case: Any, index: int) -> tuple[Any, Any]:
         return case["input"], case["output"]
     if isinstance(case, list | tuple) and len(case) == 2:
         return case[0], case[1]
-    raise ValueError(f"case {index} is {_describe(case)}, but it is [input, output], or a mapping with just these")
+    raise ValueError(
+        f"case {index} is {_describe(case)}, but it is [input, output], or a mapping with just these"
+    )
 
 
 def _call_from_lines(text: Any, want: Any) -> tuple[list[Any], Any]:
     """One JSON argument per line, and the JSON value."""
     if not isinstance(text, str) or not isinstance(want, str):
-        raise ValueError(f"a case has {_describe(text)} and {_describe(want)}, but both are JSON text")
+        raise ValueError(
+            f"a case has {_describe(text)} and {_describe(want)}, but both are JSON text"
+        )
     try:
-        return [json.loads(line) for line in text.strip("\n").split("\n") if text.strip()], json.loads(want)
+        return [
+            json.loads(line) for line in text.strip("\n").split("\n") if text.strip()
+        ], json.loads(want)
     except ValueError as error:
-        raise ValueError(f"a case has {_describe(text)} and {_describe(want)}, which are no JSON: {error}") from None
+        raise ValueError(
+            f"a case has {_describe(text)} and {_describe(want)}, which are no JSON: {error}"
+        ) from None
 
 
 def _restore_int_keys(value: Any) -> Any:
     """JSON turned integer keys into text."""
-    if isinstance(value, Mapping) and value and all(re.fullmatch(r"-?\d+", str(key)) for key in value):
+    if (
+        isinstance(value, Mapping)
+        and value
+        and all(re.fullmatch(r"-?\d+", str(key)) for key in value)
+    ):
         return {int(key): item for key, item in value.items()}
     return value
 

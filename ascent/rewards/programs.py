@@ -35,7 +35,9 @@ class Programs(Batch):
         score: str = "all",
     ) -> None:
         if score not in ("all", "fraction"):
-            raise ValueError(f"programs: score={score!r}, but it must be all (every test or nothing) or fraction")
+            raise ValueError(
+                f"programs: score={score!r}, but it must be all (every test or nothing) or fraction"
+            )
         try:
             parsed_limits = Limits(**(limits or {}))
         except TypeError as error:
@@ -44,7 +46,11 @@ class Programs(Batch):
         self.failure_counts: Counter[str] = Counter()  # time, memory, raised, ...
         self._counts_lock = threading.Lock()
         self._sandbox = Sandbox(workers=workers, limits=parsed_limits, sandbox=sandbox)
-        self.batch_size, self.concurrency, self.max_seconds = 1, self._sandbox.size, self._sandbox.max_seconds
+        self.batch_size, self.concurrency, self.max_seconds = (
+            1,
+            self._sandbox.size,
+            self._sandbox.max_seconds,
+        )
 
     def check(self, prompt: Prompt) -> None:
         load_tests(prompt)
@@ -52,7 +58,9 @@ class Programs(Batch):
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         suites = [_tests_or_unscored(rollout.prompt) for rollout in rollouts]
         runnable = [index for index, suite in enumerate(suites) if isinstance(suite, Suite)]
-        verdicts = self._sandbox.grade([(extract_code(rollouts[index].text), suites[index]) for index in runnable])  # type: ignore[misc]
+        verdicts = self._sandbox.grade(
+            [(extract_code(rollouts[index].text), suites[index]) for index in runnable]  # type: ignore[misc]
+        )
         scores: list[Any] = list(suites)
         for index, verdict in zip(runnable, verdicts, strict=True):
             scores[index] = self._score(verdict)
@@ -79,7 +87,9 @@ def extract_code(text: str) -> str:
     is never closed or is indented further, as an example in a list, counts only if its fence names a language.
     """
     opening: re.Match[str] | None = None
-    indented: re.Match[str] | None = None  # the first closing fence that is indented further than the opening one
+    indented: re.Match[str] | None = (
+        None  # the first closing fence that is indented further than the opening one
+    )
     block: tuple[str, str] | None = None  # the fence's indentation, the text
     for fence in _FENCE.finditer(text):  # one pass: a search per fence would take quadratic time
         further = len(fence[1]) - len(opening[1]) if opening else 0
@@ -89,7 +99,10 @@ def extract_code(text: str) -> str:
             opening, indented = fence, None
         elif not fence[3].strip() and len(fence[2]) >= len(opening[2]) and further <= 3:
             if further <= 0:
-                block, opening = _last(block, opening, text[opening.end() + 1 : fence.start()]), None
+                block, opening = (
+                    _last(block, opening, text[opening.end() + 1 : fence.start()]),
+                    None,
+                )
             else:
                 indented = indented or fence
     if opening and indented:

@@ -123,11 +123,15 @@ def bind(use: str, target: Any, options: dict[str, Any]) -> Reward:
         check_options(f"reward {use}", target, options)
         made = target(**options)
         if not isinstance(made, Batch) and not callable(made):
-            raise ValueError(f"reward {use}: {target.__name__} is neither a Batch nor callable; give it __call__")
+            raise ValueError(
+                f"reward {use}: {target.__name__} is neither a Batch nor callable; give it __call__"
+            )
         return bind(use, made, {})
     if isinstance(target, Batch) and not isinstance(target, BatchFunction):
         if options:
-            raise ValueError(f"reward {use} is an instance and takes no options, but got {', '.join(options)}")
+            raise ValueError(
+                f"reward {use} is an instance and takes no options, but got {', '.join(options)}"
+            )
         return target
     if not callable(target) and not isinstance(target, BatchFunction):
         raise ValueError(f"reward {use} is a {type(target).__name__}, not a function or a class")
@@ -136,7 +140,9 @@ def bind(use: str, target: Any, options: dict[str, Any]) -> Reward:
     if signature.library != "Ascent":
         return FunctionOfColumns(Call(f"reward {use}", function, signature, options))
     batch = signature.batch or isinstance(target, BatchFunction)
-    check_options(f"reward {use}", function, options, called_with="the rollouts" if batch else "the rollout")
+    check_options(
+        f"reward {use}", function, options, called_with="the rollouts" if batch else "the rollout"
+    )
     bound = functools.partial(function, **options) if options else function
     return BatchFunction(bound) if batch else bound
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ascent.http_client import TRANSIENT, Client, RetryPolicy, ServerFailed, parse_json_object, validate_token
+from ascent.http_client import (
+    TRANSIENT,
+    Client,
+    RetryPolicy,
+    ServerFailed,
+    parse_json_object,
+    validate_token,
+)
 from ascent.protocols import Score
 from ascent.records import Rollout
 from ascent.rewards.outcome import Unscored
@@ -32,8 +39,12 @@ class Remote(Batch):
         retry: Mapping[str, float] | None = None,
     ) -> None:
         if batch < 1 or at_once < 1:
-            raise ValueError(f"remote: batch={batch}, at_once={at_once}, but both must be at least 1")
-        self.client = create_client(url, token_file, retry, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT)
+            raise ValueError(
+                f"remote: batch={batch}, at_once={at_once}, but both must be at least 1"
+            )
+        self.client = create_client(
+            url, token_file, retry, reply_bytes=batch * REPLY_BYTES_PER_ROLLOUT
+        )
         self.batch_size, self.concurrency = batch, at_once
 
     def check_server(self) -> None:
@@ -41,10 +52,15 @@ class Remote(Batch):
         try:
             self.client.get("/health", parse_json_object)
         except ServerFailed as error:
-            raise ValueError(f"the reward server at {self.client.url} does not answer: {error}") from error
+            raise ValueError(
+                f"the reward server at {self.client.url} does not answer: {error}"
+            ) from error
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
-        batches = [rollouts[start : start + self.batch_size] for start in range(0, len(rollouts), self.batch_size)]
+        batches = [
+            rollouts[start : start + self.batch_size]
+            for start in range(0, len(rollouts), self.batch_size)
+        ]
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="remote") as threads:
             return [score for scores in threads.map(self._score_batch, batches) for score in scores]
 
@@ -54,14 +70,26 @@ class Remote(Batch):
             scores = self.client.post("/score", body, lambda data: read_scores(data, len(rollouts)))
         except ServerFailed as failure:
             return [Unscored(failure.kind, failure.detail)] * len(rollouts)
-        return [Unscored("server_cannot_say", "the server sent null") if score is None else score for score in scores]
+        return [
+            Unscored("server_cannot_say", "the server sent null") if score is None else score
+            for score in scores
+        ]
 
 
 def create_client(
-    url: str, token_file: str | None, retry: Mapping[str, float] | None, *, reply_bytes: int = MIN_REPLY_BYTES
+    url: str,
+    token_file: str | None,
+    retry: Mapping[str, float] | None,
+    *,
+    reply_bytes: int = MIN_REPLY_BYTES,
 ) -> Client:
     """The client of a reward or a judge, from its options."""
-    options = {"timeout": 30.0, "tries": 3, "trip": 5, "max_reply_bytes": max(reply_bytes, MIN_REPLY_BYTES)}
+    options = {
+        "timeout": 30.0,
+        "tries": 3,
+        "trip": 5,
+        "max_reply_bytes": max(reply_bytes, MIN_REPLY_BYTES),
+    }
     try:
         policy = RetryPolicy(**{**options, **(retry or {})})  # type: ignore[arg-type]
     except TypeError as error:

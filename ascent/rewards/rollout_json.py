@@ -17,13 +17,21 @@ from ascent.rewards.outcome import Failure, Outcome
 
 def call_to_json(name: str, timeout: float, rollouts: Sequence[Rollout]) -> bytes:
     """One call of a reward; ValueError where JSON would change what the reward reads."""
-    found = {"reward": name, "timeout": timeout, "rollouts": [_rollout_to_json(each) for each in rollouts]}
+    found = {
+        "reward": name,
+        "timeout": timeout,
+        "rollouts": [_rollout_to_json(each) for each in rollouts],
+    }
     return json.dumps(found).encode()
 
 
 def call_from_json(body: bytes) -> tuple[str, float, list[Rollout]]:
     found = json.loads(body)
-    return found["reward"], found["timeout"], [_rollout_from_json(each) for each in found["rollouts"]]
+    return (
+        found["reward"],
+        found["timeout"],
+        [_rollout_from_json(each) for each in found["rollouts"]],
+    )
 
 
 def outcomes_to_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -70,19 +78,31 @@ def _rollout_from_json(found: Mapping[str, Any]) -> Rollout:
     name, messages, answer, info, columns = found["prompt"]
     prompt = Prompt(name, tuple(Message(*each) for each in messages), answer, info, columns)
     episode = None if found["episode"] is None else Episode(*found["episode"])
-    return Rollout(prompt, found["sample"], tuple(map(_turn_from_json, found["turns"])), episode=episode)
+    return Rollout(
+        prompt, found["sample"], tuple(map(_turn_from_json, found["turns"])), episode=episode
+    )
 
 
 def _turn_to_json(turn: Turn) -> list[Any]:
     done = turn.completion
-    completion = [done.prompt_id, done.sample, done.tokens, done.logprobs, done.versions, done.stop, done.log_mass]
+    completion = [
+        done.prompt_id,
+        done.sample,
+        done.tokens,
+        done.logprobs,
+        done.versions,
+        done.stop,
+        done.log_mass,
+    ]
     return [turn.observed, completion, turn.text, turn.reply, turn.reply_role]
 
 
 def _turn_from_json(found: Sequence[Any]) -> Turn:
     observed, (prompt_id, sample, tokens, logprobs, versions, stop, log_mass), *rest = found
     mass = None if log_mass is None else tuple(log_mass)
-    completion = Completion(prompt_id, sample, tuple(tokens), tuple(logprobs), tuple(versions), stop, mass)
+    completion = Completion(
+        prompt_id, sample, tuple(tokens), tuple(logprobs), tuple(versions), stop, mass
+    )
     return Turn(tuple(observed), completion, *rest)
 
 
@@ -93,7 +113,9 @@ def _unchanged(owner: str, data: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         problem: str | None = str(error)
     else:  # their texts are compared, because NaN is not equal to itself
-        problem = None if repr(json.loads(text)) == repr(plain) else "a value or a key changes its type"
+        problem = (
+            None if repr(json.loads(text)) == repr(plain) else "a value or a key changes its type"
+        )
     if problem is None:
         return plain
     raise ValueError(

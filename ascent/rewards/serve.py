@@ -26,7 +26,9 @@ def create_server(
     def scores(call: Call) -> dict[str, list[float | None]]:
         with lock:
             found = [None if each is None else float(each) for each in score(read_items(call.body))]
-        return {"scores": [each if each is not None and math.isfinite(each) else None for each in found]}
+        return {
+            "scores": [each if each is not None and math.isfinite(each) else None for each in found]
+        }
 
     routes = {
         "/score": Route("POST", scores, MAX_REQUEST_BYTES),

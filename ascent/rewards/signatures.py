@@ -68,7 +68,9 @@ def _prompt(rollout: Rollout) -> Any:
     messages = rollout.prompt.messages
     if _is_conversation(rollout.prompt):
         return [{"role": each.role, "content": each.content} for each in messages]
-    return messages[-1].content if len(messages) == 1 else "\n".join(each.content for each in messages)
+    return (
+        messages[-1].content if len(messages) == 1 else "\n".join(each.content for each in messages)
+    )
 
 
 def _completion(rollout: Rollout) -> Any:
@@ -94,8 +96,12 @@ def _ground_truth(rollout: Rollout) -> Any:
 
 
 OURS, OURS_BATCH = Signature("Ascent", False), Signature("Ascent", True)
-TRL = Signature("TRL", True, {"prompts": _prompt, "completions": _completion, "completion_ids": _completion_ids})
-TRL_ONE = Signature("TRL", False, {"prompt": _prompt, "completion": _completion, "completion_ids": _completion_ids})
+TRL = Signature(
+    "TRL", True, {"prompts": _prompt, "completions": _completion, "completion_ids": _completion_ids}
+)
+TRL_ONE = Signature(
+    "TRL", False, {"prompt": _prompt, "completion": _completion, "completion_ids": _completion_ids}
+)
 _VERL: dict[str, Value] = {
     "data_source": lambda rollout: columns_of(rollout.prompt).get("data_source"),
     "solution_str": lambda rollout: rollout.text,
@@ -106,7 +112,12 @@ VERL = Signature("verl", False, _VERL)
 VERL_BATCH = Signature("verl", True, {f"{name}s": value for name, value in _VERL.items()})
 # The first parameter of these that a function has decides.
 MARKS = {
-    **{"completions": TRL, "completion": TRL_ONE, "solution_str": VERL, "solution_strs": VERL_BATCH},
+    **{
+        "completions": TRL,
+        "completion": TRL_ONE,
+        "solution_str": VERL,
+        "solution_strs": VERL_BATCH,
+    },
     **{"rollout": OURS, "rollouts": OURS_BATCH, "prompts": TRL, "completion_ids": TRL},
 }
 
@@ -115,14 +126,20 @@ def parameters_of(owner: str, function: Callable[..., Any]) -> dict[str, inspect
     try:
         return dict(inspect.signature(function).parameters)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{owner}: {error}; wrap it in a function, as in `def reward(rollout): ...`") from error
+        raise ValueError(
+            f"{owner}: {error}; wrap it in a function, as in `def reward(rollout): ...`"
+        ) from error
 
 
 def signature_of(owner: str, function: Callable[..., Any]) -> Signature:
     """The signature that a function's parameters name; one parameter of any other name is a rollout."""
     parameters = parameters_of(owner, function)
     found = next((MARKS[name] for name in MARKS if name in parameters), OURS)
-    named = [each for each in parameters.values() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    named = [
+        each
+        for each in parameters.values()
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
     if not named:
         shown = ", ".join(str(each) for each in parameters.values())
         raise ValueError(
@@ -139,9 +156,15 @@ def check_parameters(
     parameters = parameters_of(owner, function)
     unknown = [name for name in options if name not in parameters or name in signature.values]
     if unknown:
-        free = ", ".join(name for name in _named(parameters) if name not in signature.values) or "none"
+        free = (
+            ", ".join(name for name in _named(parameters) if name not in signature.values) or "none"
+        )
         raise ValueError(f"{owner} has no option {unknown[0]}; it has {free}")
-    required = [name for name in _required(parameters) if name not in signature.values and name not in options]
+    required = [
+        name
+        for name in _required(parameters)
+        if name not in signature.values and name not in options
+    ]
     absent = [name for name in required if signature.library == "verl" or name in OF_TRL_ALONE]
     if absent:
         raise ValueError(
@@ -150,30 +173,54 @@ def check_parameters(
         )
     bound = [name for name, each in parameters.items() if each.kind is each.POSITIONAL_ONLY]
     if bound:
-        raise ValueError(f"{owner} takes {bound[0]} by position only, but it is called by name; remove the `/`")
+        raise ValueError(
+            f"{owner} takes {bound[0]} by position only, but it is called by name; remove the `/`"
+        )
 
 
 def _named(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    return [
+        name
+        for name, each in parameters.items()
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
 
 
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [name for name in _named(parameters) if parameters[name].default is inspect.Parameter.empty]
+    return [
+        name for name in _named(parameters) if parameters[name].default is inspect.Parameter.empty
+    ]
 
 
 class Call:
     """The calls of one function of TRL's or verl's signature, with its options."""
 
-    def __init__(self, owner: str, function: Callable[..., Any], signature: Signature, options: Mapping[str, Any]):
+    def __init__(
+        self,
+        owner: str,
+        function: Callable[..., Any],
+        signature: Signature,
+        options: Mapping[str, Any],
+    ):
         check_parameters(owner, function, signature, options)
         self.function, self.signature, self.options = function, signature, dict(options)
-        bound = function.keywords if isinstance(function, functools.partial) else {}  # these stay as they are bound
-        parameters = {name: each for name, each in parameters_of(owner, function).items() if name not in bound}
+        bound = (
+            function.keywords if isinstance(function, functools.partial) else {}
+        )  # these stay as they are bound
+        parameters = {
+            name: each for name, each in parameters_of(owner, function).items() if name not in bound
+        }
         self._bound = frozenset(bound)
         self._open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         self._named = [name for name in _named(parameters) if name not in options]
-        self._columns = [name for name in _required(parameters) if name in self._named and name not in signature.values]
-        self._needs_gold = any(name in _required(parameters) for name in ("ground_truth", "ground_truths"))
+        self._columns = [
+            name
+            for name in _required(parameters)
+            if name in self._named and name not in signature.values
+        ]
+        self._needs_gold = any(
+            name in _required(parameters) for name in ("ground_truth", "ground_truths")
+        )
 
     def check(self, prompt: Prompt) -> None:
         """Unscored if the prompt's row lacks a column that the function takes."""
@@ -187,20 +234,42 @@ class Call:
             )
         rule = columns.get("reward_model")
         given = isinstance(rule, Mapping) and rule.get("ground_truth") is not None
-        if self.signature.library == "verl" and self._needs_gold and prompt.answer is None and not given:
-            raise Unscored("no_gold", "the function takes ground_truth, but the row has no reward_model.ground_truth")
+        if (
+            self.signature.library == "verl"
+            and self._needs_gold
+            and prompt.answer is None
+            and not given
+        ):
+            raise Unscored(
+                "no_gold",
+                "the function takes ground_truth, but the row has no reward_model.ground_truth",
+            )
 
     def arguments(self, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         """Keyword arguments for these rollouts (one of them unless the signature is a batch)."""
-        given = {name: value for name, value in self.signature.values.items() if self._open or name in self._named}
+        given = {
+            name: value
+            for name, value in self.signature.values.items()
+            if self._open or name in self._named
+        }
         found = {name: [value(rollout) for rollout in rollouts] for name, value in given.items()}
         if self.signature.library == "TRL":
             rows = [columns_of(rollout.prompt) for rollout in rollouts]
             every = list(dict.fromkeys(name for row in rows for name in row))
-            taken = {*self.signature.values, *TRL.values, *TRL_ONE.values, *self.options, *self._bound}
-            names = [name for name in every if name not in taken and (self._open or name in self._named)]
+            taken = {
+                *self.signature.values,
+                *TRL.values,
+                *TRL_ONE.values,
+                *self.options,
+                *self._bound,
+            }
+            names = [
+                name for name in every if name not in taken and (self._open or name in self._named)
+            ]
             found |= {name: [row.get(name) for row in rows] for name in names}
-        return found if self.signature.batch else {name: values[0] for name, values in found.items()}
+        return (
+            found if self.signature.batch else {name: values[0] for name, values in found.items()}
+        )
 
     def __call__(self, rollouts: Sequence[Rollout]) -> Any:
         """A list of scores, or an awaitable of one."""
@@ -214,7 +283,11 @@ class Call:
         """The scores of a call; what is no list is returned as it is, for the caller to refuse."""
         scores = returned if self.signature.batch else [returned]
         scores = scores.tolist() if hasattr(scores, "tolist") else scores
-        if self.signature.library != "verl" or not isinstance(scores, Sequence) or isinstance(scores, str | bytes):
+        if (
+            self.signature.library != "verl"
+            or not isinstance(scores, Sequence)
+            or isinstance(scores, str | bytes)
+        ):
             return scores
         return [_verl_parts(each) if isinstance(each, Mapping) else each for each in scores]
 
@@ -223,7 +296,8 @@ def _verl_parts(returned: Mapping[str, Any]) -> Any:
     """The entry `score` counts, other finite numbers are reported, and texts are not."""
     if "score" not in returned:
         return Unscored(
-            "wrong_type", f"a dict of verl's signature needs the key score, but it has {', '.join(returned)}"
+            "wrong_type",
+            f"a dict of verl's signature needs the key score, but it has {', '.join(returned)}",
         )
     others = {name: value for name, value in returned.items() if _is_finite(value)}
     return {**others, "score": returned["score"]}

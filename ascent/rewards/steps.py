@@ -65,7 +65,9 @@ def token_at(end: int, text: str, tokens: Sequence[int], decode: Decode) -> int:
     return high - 1
 
 
-def tokens_at(ends: Iterable[int], text: str, tokens: Sequence[int], decode: Decode) -> dict[int, int]:
+def tokens_at(
+    ends: Iterable[int], text: str, tokens: Sequence[int], decode: Decode
+) -> dict[int, int]:
     """`token_at` of many ends, in time linear in the tokens: each search starts at the end before it.
 
     `tokens[:base]` write `text[:known]`, and `tokens[start:base]` write `head`; so the text after `known` equals the
@@ -135,7 +137,9 @@ class ProcessReward(Batch):
         found = iter(self._scorer([each for turns in answers for each in turns]))
         return [self._one(rollout, [next(found) for _ in rollout.turns]) for rollout in rollouts]
 
-    def _one(self, rollout: Rollout, turns: Sequence[Sequence[StepScore] | Unscored]) -> Score | Unscored:
+    def _one(
+        self, rollout: Rollout, turns: Sequence[Sequence[StepScore] | Unscored]
+    ) -> Score | Unscored:
         scores: list[float] = []
         steps: list[StepReward] = []
         before = 0
@@ -148,6 +152,8 @@ class ProcessReward(Batch):
             scores += [each.value for each in scored]
             if self._aggregate is None:
                 by_token = scores_by_token(scored, turn.text, tokens, self._decode)
-                steps += [StepReward(before + token, value) for token, value in sorted(by_token.items())]
+                steps += [
+                    StepReward(before + token, value) for token, value in sorted(by_token.items())
+                ]
             before += len(tokens)
         return steps if self._aggregate is None else self._aggregate(scores)

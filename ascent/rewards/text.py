@@ -43,7 +43,9 @@ def overlong(rollout: Rollout, *, max_length: int, cache: int) -> float:
     """DAPO's soft punishment: 0 up to max_length - cache tokens, then down to -1 at max_length and beyond."""
     _check_positive("overlong", "cache", cache)
     if cache > max_length:
-        raise ValueError(f"overlong: cache={cache} above max_length={max_length}; the slope lies inside the limit")
+        raise ValueError(
+            f"overlong: cache={cache} above max_length={max_length}; the slope lies inside the limit"
+        )
     return -min(1.0, max(0.0, (rollout.length - (max_length - cache)) / cache))
 
 
@@ -87,7 +89,10 @@ class CosineLength(Batch):
             verdicts = list(self._verifier.score(rollouts))
         else:
             verdicts = [_score_or_unscored(self._verifier, rollout) for rollout in rollouts]
-        return [self._shape_reward(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
+        return [
+            self._shape_reward(rollout, verdict)
+            for rollout, verdict in zip(rollouts, verdicts, strict=True)
+        ]
 
     def _shape_reward(self, rollout: Rollout, verdict: Any) -> Score | Unscored:
         correct = verdict.get("correct") if isinstance(verdict, dict) else verdict
@@ -95,7 +100,10 @@ class CosineLength(Batch):
             return correct if isinstance(correct, Unscored) else None
         start, end = self._right if correct >= 1 else self._wrong
         share = min(rollout.length / self._max_length, 1.0)
-        return {"correct": float(correct), "shaped": end + (start - end) * (1 + math.cos(math.pi * share)) / 2}
+        return {
+            "correct": float(correct),
+            "shaped": end + (start - end) * (1 + math.cos(math.pi * share)) / 2,
+        }
 
     def close(self) -> None:
         if isinstance(self._verifier, Batch):
@@ -118,9 +126,13 @@ class Format(Batch):
     are refused.
     """
 
-    def __init__(self, *, pattern: str | None = None, tags: Sequence[str] = (), seconds: float = 1.0) -> None:
+    def __init__(
+        self, *, pattern: str | None = None, tags: Sequence[str] = (), seconds: float = 1.0
+    ) -> None:
         if (pattern is None) == (not tags):
-            raise ValueError("format takes either a pattern or tags; for example tags: [think, answer]")
+            raise ValueError(
+                "format takes either a pattern or tags; for example tags: [think, answer]"
+            )
         self._pool = None
         if pattern is not None:
             check_pattern(pattern)
@@ -131,7 +143,9 @@ class Format(Batch):
     def score(self, rollouts: Sequence[Rollout]) -> list[Score | Unscored]:
         if self._pool is None:
             return [float(has_tag_blocks(rollout.text, self._tags)) for rollout in rollouts]
-        jobs = [{"op": "match", "pattern": self._pattern, "text": rollout.text} for rollout in rollouts]
+        jobs = [
+            {"op": "match", "pattern": self._pattern, "text": rollout.text} for rollout in rollouts
+        ]
         return [_match_score(answer) for answer in self._pool.map(jobs, self._seconds)]
 
     def close(self) -> None:

@@ -10,34 +10,106 @@ import re
 UNIT_OPEN, UNIT_CLOSE = "⟨", "⟩"  # \text{...}, distinct from variables
 _UNITS = {
     **{"dollar": "dollars", "usd": "dollars", "bucks": "dollars", "cent": "cents", "euro": "euros"},
-    **{"cm": "centimeters", "mm": "millimeters", "km": "kilometers", "metre": "meters", "metres": "meters"},
-    **{"kg": "kilograms", "kgs": "kilograms", "gram": "grams", "lb": "pounds", "lbs": "pounds", "oz": "ounces"},
-    **{"ft": "feet", "foot": "feet", "in": "inches", "inch": "inches", "yd": "yards", "mi": "miles"},
-    **{"hr": "hours", "hrs": "hours", "h": "hours", "min": "minutes", "mins": "minutes", "sec": "seconds"},
-    **{"degree": "degrees", "deg": "degrees", "ml": "milliliters", "m": "meters", "g": "grams", "s": "seconds"},
-    **{"liter": "liters", "litre": "liters", "litres": "liters", "year": "years", "yr": "years", "yrs": "years"},
+    **{
+        "cm": "centimeters",
+        "mm": "millimeters",
+        "km": "kilometers",
+        "metre": "meters",
+        "metres": "meters",
+    },
+    **{
+        "kg": "kilograms",
+        "kgs": "kilograms",
+        "gram": "grams",
+        "lb": "pounds",
+        "lbs": "pounds",
+        "oz": "ounces",
+    },
+    **{
+        "ft": "feet",
+        "foot": "feet",
+        "in": "inches",
+        "inch": "inches",
+        "yd": "yards",
+        "mi": "miles",
+    },
+    **{
+        "hr": "hours",
+        "hrs": "hours",
+        "h": "hours",
+        "min": "minutes",
+        "mins": "minutes",
+        "sec": "seconds",
+    },
+    **{
+        "degree": "degrees",
+        "deg": "degrees",
+        "ml": "milliliters",
+        "m": "meters",
+        "g": "grams",
+        "s": "seconds",
+    },
+    **{
+        "liter": "liters",
+        "litre": "liters",
+        "litres": "liters",
+        "year": "years",
+        "yr": "years",
+        "yrs": "years",
+    },
     **{"centimetre": "centimeters", "centimetres": "centimeters"},
     **{"mph": "miles per hours", "percent": "%"},
-}  # fmt: skip
+}
 # Words that make another number of it, wherever they stand.
-_NO_UNITS = {*("or", "and", "to", "mod", "modulo", "choose", "hundred", "thousand", "million", "billion", "trillion")}
+_NO_UNITS = {
+    *(
+        "or",
+        "and",
+        "to",
+        "mod",
+        "modulo",
+        "choose",
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+    )
+}
 # These only right behind the number: 18 dollars over budget are 18. Not times, dozen, seconds and quarters: these are
 # also counted.
 _NO_FIRST_WORDS = {
     *("base", "plus", "minus", "over", "divided", "squared", "cubed", "factorial", r"\pi"),
     *("sin", "cos", "tan", "cot", "csc", "log", "ln", "exp", "sqrt", "infinity"),
-    *("half", "halves", "thirds", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "tenths"),
+    *(
+        "half",
+        "halves",
+        "thirds",
+        "fourths",
+        "fifths",
+        "sixths",
+        "sevenths",
+        "eighths",
+        "ninths",
+        "tenths",
+    ),
     *("hundredths", "thousandths"),
 }
 # Behind an expression only these are units without \text: other letters are variables.
 _BARE = sorted(
-    {word for word in (*_UNITS, *_UNITS.values(), "unit", "units", "radians") if len(word) > 1 and word != "%"}
+    {
+        word
+        for word in (*_UNITS, *_UNITS.values(), "unit", "units", "radians")
+        if len(word) > 1 and word != "%"
+    }
 )
 _POWER = r"\s*(?:\^\s*\{?\s*([23])\s*\}?)?"
 _POWER_BEHIND = re.compile(r"(.*[^\s^])\s*\^\s*\{?([23])\}?")
 _MAX_UNIT = 100  # characters
 _TEXT = rf"{UNIT_OPEN}([^{UNIT_OPEN}{UNIT_CLOSE}]*){UNIT_CLOSE}"
-_AFTER_NUMBER = re.compile(rf"(.*[\d.}}])\s*(?:{_TEXT}|\s((?:[A-Za-z]{{2,}}|m|g|s|h)(?: [A-Za-z]+)*)){_POWER}")
+_AFTER_NUMBER = re.compile(
+    rf"(.*[\d.}}])\s*(?:{_TEXT}|\s((?:[A-Za-z]{{2,}}|m|g|s|h)(?: [A-Za-z]+)*)){_POWER}"
+)
 _AFTER_EXPRESSION = re.compile(
     rf"(.*?[^\s=+*/^_-])\s*(?:{_TEXT}|(?<=[\s\d}}])((?:(?:square|sq|cubic) )?(?:{'|'.join(_BARE)}))){_POWER}"
 )
@@ -77,9 +149,18 @@ def _unit_name(text: str, power: str | None = None) -> str:
     words = text.lower().strip(". ").split()
     squared = {"squared": "2", "cubed": "3"}.get(words[-1]) if len(words) > 1 else None
     words = words[:-1] if squared else words
-    if not words or words[0] in _NO_FIRST_WORDS or words[:2] == ["in", "base"] or not _NO_UNITS.isdisjoint(words):
+    if (
+        not words
+        or words[0] in _NO_FIRST_WORDS
+        or words[:2] == ["in", "base"]
+        or not _NO_UNITS.isdisjoint(words)
+    ):
         return ""
-    square = {"square": "2", "sq": "2", "sq.": "2", "cubic": "3"}.get(words[0]) if len(words) > 1 else None
+    square = (
+        {"square": "2", "sq": "2", "sq.": "2", "cubic": "3"}.get(words[0])
+        if len(words) > 1
+        else None
+    )
     power = square or squared or power
     unit = " ".join(_plural_unit(word) for word in (words[1:] if square else words))
     return f"{unit}^{power}" if power else unit
@@ -88,4 +169,8 @@ def _unit_name(text: str, power: str | None = None) -> str:
 def _plural_unit(word: str) -> str:
     """The unit's full name in the plural."""
     known = _UNITS.get(word, word)
-    return known if known.endswith("s") or known in ("feet", "%", "per") else _UNITS.get(f"{known}s", f"{known}s")
+    return (
+        known
+        if known.endswith("s") or known in ("feet", "%", "per")
+        else _UNITS.get(f"{known}s", f"{known}s")
+    )

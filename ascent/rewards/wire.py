@@ -29,7 +29,11 @@ def request_body(rollouts: Sequence[Rollout]) -> bytes:
             "prompt_id": rollout.prompt.id,
             "sample": rollout.sample,
             "messages": [
-                {"role": each.role, "content": each.content, **({"extra": each.extra} if each.extra else {})}
+                {
+                    "role": each.role,
+                    "content": each.content,
+                    **({"extra": each.extra} if each.extra else {}),
+                }
                 for each in rollout.prompt.messages
             ],
             "completion": rollout.text,
@@ -42,7 +46,9 @@ def request_body(rollouts: Sequence[Rollout]) -> bytes:
     try:
         return json.dumps({"rollouts": items}, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"a prompt's info cannot be sent as JSON ({error}); keep plain data in Prompt.info") from error
+        raise ValueError(
+            f"a prompt's info cannot be sent as JSON ({error}); keep plain data in Prompt.info"
+        ) from error
 
 
 def read_scores(body: bytes, count: int) -> list[Score]:
@@ -55,7 +61,9 @@ def read_scores(body: bytes, count: int) -> list[Score]:
     for score in scores:
         parts = score if isinstance(score, dict) else {"score": score}
         if not parts or not all(map(_is_name, parts)) or not all(map(_is_number, parts.values())):
-            raise ValueError(f"a score is {str(score)[:60]!r}; scores are finite numbers, null, or named parts")
+            raise ValueError(
+                f"a score is {str(score)[:60]!r}; scores are finite numbers, null, or named parts"
+            )
     return scores
 
 
@@ -68,9 +76,15 @@ def read_items(body: bytes) -> list[tuple[list[Mapping[str, str]], str]]:
     for item in items:
         messages = item.get("messages") if isinstance(item, dict) else None
         if not isinstance(messages, list) or not messages or not _is_text(item.get("completion")):
-            raise ValueError("a rollout needs messages (a list that is not empty) and a completion (text)")
+            raise ValueError(
+                "a rollout needs messages (a list that is not empty) and a completion (text)"
+            )
         for each in messages:
-            texts = [each.get("role"), each.get("content"), each.get("extra", "")] if isinstance(each, dict) else [None]
+            texts = (
+                [each.get("role"), each.get("content"), each.get("extra", "")]
+                if isinstance(each, dict)
+                else [None]
+            )
             if not all(map(_is_text, texts)):
                 raise ValueError("a message needs a role and a content, both of them text")
             if each.get("extra"):

@@ -34,7 +34,11 @@ MAX_REQUEST_BYTES = 1 << 30  # a batched reward gets all rollouts of a step at o
 
 
 def create_worker(
-    rewards: Mapping[str, Reward], *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+    rewards: Mapping[str, Reward],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
 ) -> Server:
     """A bound server; `serve_forever` runs it. A reward has as many calls at once as in a trainer."""
     free = {name: threading.Semaphore(calls_at_once(reward)) for name, reward in rewards.items()}
@@ -44,14 +48,20 @@ def create_worker(
         if not free[name].acquire(blocking=False):
             return {"busy": True}
         try:
-            return {"outcomes": outcomes_to_json(call_reward(name, rewards[name], rollouts, timeout))}
+            return {
+                "outcomes": outcomes_to_json(call_reward(name, rewards[name], rollouts, timeout))
+            }
         except RewardFailed as error:
             return {"failed": str(error)}
         finally:
             free[name].release()
 
     health = Route("GET", lambda _: {"ok": True})
-    routes = {"/v1/score": Route("POST", score, MAX_REQUEST_BYTES), "/health": health, "/v1/health": health}
+    routes = {
+        "/v1/score": Route("POST", score, MAX_REQUEST_BYTES),
+        "/health": health,
+        "/v1/health": health,
+    }
     return http_server.create_server(routes, host=host, port=port, token=token)
 
 
@@ -69,7 +79,9 @@ def main() -> None:
         for reward in rewards.values():
             if isinstance(reward, Batch):
                 exits.callback(reward.close)
-        server = create_worker(rewards, host=given.host, port=given.port, token=read_token(given.token_file))
+        server = create_worker(
+            rewards, host=given.host, port=given.port, token=read_token(given.token_file)
+        )
         exits.callback(server.server_close)
         print(f"rewards {', '.join(rewards)} at {server.url}", flush=True)
         server.serve_forever()

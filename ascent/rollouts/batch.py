@@ -20,14 +20,19 @@ from ascent.maths.to_bytes import to_bytes
 from ascent.parallel.ranks import Ranks
 from ascent.records import Rollout
 
-CORRECT = ("correct", "exact")  # reward components that say right or wrong, by the last part of their name
+CORRECT = (
+    "correct",
+    "exact",
+)  # reward components that say right or wrong, by the last part of their name
 
 
 def pack_over_ranks(rollouts: Sequence[Rollout], ranks: Ranks) -> PackedBatch:
     """`pack_rollouts`, each rank packing a part: it takes longer for a token than sending it."""
     if ranks.count == 1 or len(rollouts) < ranks.count:
         return pack_rollouts(rollouts)
-    packed = batches.concat(ranks.gather(pack_rollouts(ranks.part(rollouts)), "the packed rollouts"))
+    packed = batches.concat(
+        ranks.gather(pack_rollouts(ranks.part(rollouts)), "the packed rollouts")
+    )
     return {**packed, "groups": _groups(rollouts)}  # a rank numbers the groups of its part
 
 
@@ -77,12 +82,16 @@ def routed_experts(rollouts: Sequence[Rollout]) -> Tensor | None:
     dtype = torch.uint8 if known.width == 1 else torch.int16
     pieces = []
     for rollout, own in zip(rollouts, records, strict=True):
-        experts_TLC = torch.full((_length(rollout), known.layers, known.choices), torch.iinfo(dtype).max, dtype=dtype)
+        experts_TLC = torch.full(
+            (_length(rollout), known.layers, known.choices), torch.iinfo(dtype).max, dtype=dtype
+        )
         done = 0
         for record in own:
             if record is not None:
                 numbers = torch.frombuffer(bytearray(record.prompt + record.sampled), dtype=dtype)
-                experts_TLC[done : record.tokens] = numbers.view(-1, known.layers, known.choices)[done:]
+                experts_TLC[done : record.tokens] = numbers.view(-1, known.layers, known.choices)[
+                    done:
+                ]
                 done = record.tokens
         pieces.append(experts_TLC)
     return torch.cat(pieces)
@@ -90,14 +99,21 @@ def routed_experts(rollouts: Sequence[Rollout]) -> Tensor | None:
 
 def reward_components(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
     """Every reward component that some rollout has, one entry per rollout; NaN where it could not be scored."""
-    names = sorted({name for each in rollouts for name, value in each.parts.items() if value is not None})
-    return {name: torch.tensor([_number(each.parts.get(name)) for each in rollouts]) for name in names}
+    names = sorted(
+        {name for each in rollouts for name, value in each.parts.items() if value is not None}
+    )
+    return {
+        name: torch.tensor([_number(each.parts.get(name)) for each in rollouts]) for name in names
+    }
 
 
 def weighted_components(rollouts: Sequence[Rollout], names: Sequence[str]) -> PackedBatch:
     """These components as columns, and the weight of each."""
     parts = [[_number(each.parts.get(name)) for name in names] for each in rollouts]
-    weights = [max((each.weights.get(name, 0.0) for each in rollouts), key=abs, default=0.0) for name in names]
+    weights = [
+        max((each.weights.get(name, 0.0) for each in rollouts), key=abs, default=0.0)
+        for name in names
+    ]
     shape = (len(rollouts), len(names))
     return {
         "reward_components_BK": torch.tensor(parts, dtype=torch.float32).view(shape),
@@ -107,13 +123,20 @@ def weighted_components(rollouts: Sequence[Rollout], names: Sequence[str]) -> Pa
 
 def concat_draws(first: PackedBatch, second: PackedBatch) -> PackedBatch:
     """Two draws of a step as one batch. A prompt that is in both is two groups."""
-    assert first.keys() <= second.keys(), f"the second draw has no {sorted(first.keys() - second.keys())}"
+    assert first.keys() <= second.keys(), (
+        f"the second draw has no {sorted(first.keys() - second.keys())}"
+    )
     return batches.concat([first, {**second, "groups": second["groups"].beyond(first["groups"])}])
 
 
 def correctness(rollout: Rollout) -> float:
     """Right or wrong before any shaping: the component of that name, or else the whole reward."""
-    parts = [value for word in CORRECT for name, value in rollout.parts.items() if name.rpartition("/")[2] == word]
+    parts = [
+        value
+        for word in CORRECT
+        for name, value in rollout.parts.items()
+        if name.rpartition("/")[2] == word
+    ]
     return float(_number(parts[0] if parts else rollout.reward))
 
 

@@ -25,7 +25,10 @@ class RolloutBuffer:
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and plain values."""
-        return {"added": self.added, "batches": [None if each is None else _to_plain(each) for each in self._batches]}
+        return {
+            "added": self.added,
+            "batches": [None if each is None else _to_plain(each) for each in self._batches],
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.added = state["added"]

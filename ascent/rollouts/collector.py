@@ -30,7 +30,14 @@ from ascent.rollouts.batch import (
 )
 from ascent.rollouts.config import Models, RolloutConfig
 from ascent.rollouts.experience import add_collision, logprobs_under, rows_with_signal
-from ascent.rollouts.generate import GREEDY, Decode, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.rollouts.generate import (
+    GREEDY,
+    Decode,
+    RenderedPrompt,
+    RolloutStream,
+    SamplingParams,
+    generate_stream,
+)
 from ascent.rollouts.metrics import episode_metrics, reward_metrics
 from ascent.rollouts.partial import InterruptibleSampler, PartialRollouts
 from ascent.rollouts.token_stats import TokenProbe, TokenStats
@@ -41,9 +48,13 @@ class StepState:
     """The current step: its rollouts, its batch, and the updates that are left."""
 
     rollouts: list[Rollout] = field(default_factory=list)
-    advantages: dict[int, list[float]] = field(default_factory=dict)  # of trained rollouts, by index
+    advantages: dict[int, list[float]] = field(
+        default_factory=dict
+    )  # of trained rollouts, by index
     token_probe: TokenProbe | None = None
-    token_stats: dict[int, TokenStats] = field(default_factory=dict)  # of a few trained rollouts, by index
+    token_stats: dict[int, TokenStats] = field(
+        default_factory=dict
+    )  # of a few trained rollouts, by index
     batch: PackedBatch | None = None
     has_signal: bool = False
     updates: Iterator[list[PackedBatch]] = field(default_factory=lambda: iter(()))
@@ -71,21 +82,32 @@ class RolloutCollector:
     ) -> None:
         self.prompts, self.sampler, self.score, self.models = tuple(prompts), sampler, score, models
         self.row, self.config, self.params, self.decode = row, config, params, decode
-        self.mixture = Mixture([Stream("prompts", len(self.prompts))], seed=params.seed, shuffle=shuffle)
-        self.component_names: set[str] = set()  # reward components seen so far; each keeps its column
+        self.mixture = Mixture(
+            [Stream("prompts", len(self.prompts))], seed=params.seed, shuffle=shuffle
+        )
+        self.component_names: set[str] = (
+            set()
+        )  # reward components seen so far; each keeps its column
         self.current = self.collected = StepState()  # what is trained on, and what is being sampled
         self.partial: PartialRollouts | None = None
         if config.partial_rollouts:
-            assert isinstance(sampler, InterruptibleSampler), f"{type(sampler).__name__} cannot interrupt requests"
+            assert isinstance(sampler, InterruptibleSampler), (
+                f"{type(sampler).__name__} cannot interrupt requests"
+            )
             self.partial = PartialRollouts(sampler, self.prompts, params, decode)
 
     def collect(self, step: int) -> PackedBatch | None:
         """The rollouts of one step, sampled by the policy as it is now; None if no group has a signal."""
         first = len(self.collected.rollouts)
         batch, tries = self.sample_batch(step), 0
-        self.collected.metrics = self.metrics_of(batch, reward_components(self.collected.rollouts[first:]))
+        self.collected.metrics = self.metrics_of(
+            batch, reward_components(self.collected.rollouts[first:])
+        )
         rows = self.rows_with_signal(batch)
-        while tries < self.config.dynamic_sampling_tries and _count_groups(batch, rows) < self.config.prompts_per_step:
+        while (
+            tries < self.config.dynamic_sampling_tries
+            and _count_groups(batch, rows) < self.config.prompts_per_step
+        ):
             tries += 1
             more = self.sample_batch(step, tries)
             more_rows = self.rows_with_signal(more)
@@ -99,8 +121,12 @@ class RolloutCollector:
             return None
         batch = select(batch, rows)
         if "reward_parts" in self.row.needs:
-            self.component_names |= {name for each in self.collected.rollouts[first:] for name in each.weights}
-            trained = [self.collected.rollouts[index] for index in batch["rollout_index_B"].tolist()]
+            self.component_names |= {
+                name for each in self.collected.rollouts[first:] for name in each.weights
+            }
+            trained = [
+                self.collected.rollouts[index] for index in batch["rollout_index_B"].tolist()
+            ]
             batch |= weighted_components(trained, sorted(self.component_names))
         if self.config.max_staleness:
             self._prepare_to_wait(batch)
@@ -113,7 +139,9 @@ class RolloutCollector:
         if self.config.overlap:
             return  # the learner is at work: a recorded log-prob is trusted, or a correction reads it
         if not self.models.trust_sampler_logprobs and not self.row.corrects_rollouts:
-            batch["old_logprobs_T"] = logprobs_under(self.models.policy, batch, max_tokens, self.models.ranks)
+            batch["old_logprobs_T"] = logprobs_under(
+                self.models.policy, batch, max_tokens, self.models.ranks
+            )
         add_collision(batch, self.models, self.row, max_tokens)
 
     def sample_batch(self, step: int, attempt: int = 0) -> PackedBatch:
@@ -122,7 +150,10 @@ class RolloutCollector:
         if self.partial is not None:
             prompts, rollouts = self._finish_groups(self.partial, step, noise_key)
         else:
-            prompts = [self.prompts[draw.record] for draw in self.mixture.take(self.config.prompts_per_step)]
+            prompts = [
+                self.prompts[draw.record]
+                for draw in self.mixture.take(self.config.prompts_per_step)
+            ]
             rollouts = self.sample_rollouts(prompts, noise_key)
         batch = pack_over_ranks(rollouts, self.models.ranks)
         if "step_rewards" in self.row.needs:
@@ -136,7 +167,9 @@ class RolloutCollector:
             batch["optimal_values_B"] = values_G.repeat_interleave(self.config.group_size)
         if "greedy" in self.row.needs:
             greedy = pack_rollouts(self.generate_and_score(prompts, [GREEDY], noise_key))
-            greedy_G = shaped_rewards(greedy, self.row.reward_shaping)  # a baseline under the rules of what it is for
+            greedy_G = shaped_rewards(
+                greedy, self.row.reward_shaping
+            )  # a baseline under the rules of what it is for
             batch["greedy_rewards_B"] = greedy_G.repeat_interleave(self.config.group_size)
         return batch
 
@@ -149,14 +182,20 @@ class RolloutCollector:
     ) -> tuple[list[RenderedPrompt], list[Rollout]]:
         """Begin new groups; take those that finish first."""
         config = self.config
-        records = [draw.record for draw in self.mixture.take(partial.missing(config.prompts_per_step))]
+        records = [
+            draw.record for draw in self.mixture.take(partial.missing(config.prompts_per_step))
+        ]
         last_step = step + config.max_staleness - config.lookahead
         partial.begin(records, config.group_size, noise_key=noise_key, last_step=last_step)
         prompts, stream = partial.finish(config.prompts_per_step, step)
         return prompts, self._score(stream)
 
     def generate_and_score(
-        self, prompts: Sequence[RenderedPrompt], samples: Sequence[int], noise_key: str, sampler: Sampler | None = None
+        self,
+        prompts: Sequence[RenderedPrompt],
+        samples: Sequence[int],
+        noise_key: str,
+        sampler: Sampler | None = None,
     ) -> list[Rollout]:
         """Scored rollouts of the policy, or of another `sampler`."""
         stream = generate_stream(
@@ -180,7 +219,9 @@ class RolloutCollector:
             self.collected.seconds[name] = self.collected.seconds.get(name, 0.0) + seconds
         return rollouts
 
-    def metrics_of(self, batch: PackedBatch, components: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+    def metrics_of(
+        self, batch: PackedBatch, components: Mapping[str, Tensor]
+    ) -> dict[str, Accumulator]:
         return reward_metrics(batch, components)
 
     def rows_with_signal(self, batch: PackedBatch) -> list[int]:

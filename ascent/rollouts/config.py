@@ -29,12 +29,18 @@ class RolloutConfig:
     target_kl: float | None = None
     dynamic_sampling_tries: int = 0
     tokens_per_microbatch: int = 16384
-    microbatch_target: int | None = None  # in training, where no sequence is longer; None: tokens_per_microbatch
-    bootstrap_truncated: bool = False  # the critic's value replaces the reward of truncated completions
+    microbatch_target: int | None = (
+        None  # in training, where no sequence is longer; None: tokens_per_microbatch
+    )
+    bootstrap_truncated: bool = (
+        False  # the critic's value replaces the reward of truncated completions
+    )
     critic_warmup_steps: int = 0
     max_staleness: int = 0
     overlap: bool = False  # with a staleness: sample and score the next rollouts during the update
-    partial_rollouts: bool = False  # with a staleness: unfinished rollouts go on in the next step, with its weights
+    partial_rollouts: bool = (
+        False  # with a staleness: unfinished rollouts go on in the next step, with its weights
+    )
     max_ref_kl: float | None = None
     token_stats: bool = False  # per-token numbers of a few rollouts of every step
 

@@ -8,7 +8,14 @@ from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.protocols import Sampler
 from ascent.records import Rollout
 from ascent.rollouts.batch import pack_rollouts, reward_components
-from ascent.rollouts.generate import GREEDY, Decode, RenderedPrompt, RolloutStream, SamplingParams, generate_stream
+from ascent.rollouts.generate import (
+    GREEDY,
+    Decode,
+    RenderedPrompt,
+    RolloutStream,
+    SamplingParams,
+    generate_stream,
+)
 from ascent.rollouts.metrics import episode_metrics, reward_metrics
 
 
@@ -24,7 +31,13 @@ class Evaluation:
         decode: Decode,
         ranks: Ranks = SINGLE,
     ) -> None:
-        self.prompts, self.sampler, self.score, self.params, self.decode = prompts, sampler, score, params, decode
+        self.prompts, self.sampler, self.score, self.params, self.decode = (
+            prompts,
+            sampler,
+            score,
+            params,
+            decode,
+        )
         self._ranks = ranks
         self.rollouts: list[Rollout] = []
 

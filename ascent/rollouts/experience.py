@@ -25,14 +25,23 @@ from ascent.rollouts.config import FrozenModel, Models, RolloutConfig
 from ascent.rollouts.microbatches import chunk_rows
 
 # The fields that a model reads.
-MODEL_INPUTS = ("tokens_T", "positions_T", "loss_mask_T", "segments", "groups", "routed_experts_TLC")
+MODEL_INPUTS = (
+    "tokens_T",
+    "positions_T",
+    "loss_mask_T",
+    "segments",
+    "groups",
+    "routed_experts_TLC",
+)
 
 
 def model_outputs(
     model: FrozenModel, batch: PackedBatch, want: set[str], max_tokens: int, ranks: Ranks = SINGLE
 ) -> PackedBatch:
     """Outputs of a model for every sequence, a chunk at a time. Every rank runs some of the chunks."""
-    inputs = cast(PackedBatch, {name: value for name, value in batch.items() if name in MODEL_INPUTS})
+    inputs = cast(
+        PackedBatch, {name: value for name, value in batch.items() if name in MODEL_INPUTS}
+    )
 
     def infer(rows: Sequence[int]) -> Mapping[str, Tensor]:
         chunk = select(inputs, rows)
@@ -43,10 +52,14 @@ def model_outputs(
     chunks = chunk_rows(batch, max_tokens, ranks.count)
     with phase("log-probs", -(-len(chunks) // ranks.count), "micro-batches") as working:
         found = ranks.map(infer, chunks, "the log-probs")
-    return cast(PackedBatch, {name: torch.cat([each[name].cpu() for each in found]) for name in want})
+    return cast(
+        PackedBatch, {name: torch.cat([each[name].cpu() for each in found]) for name in want}
+    )
 
 
-def logprobs_under(model: FrozenModel | None, batch: PackedBatch, max_tokens: int, ranks: Ranks = SINGLE) -> Tensor:
+def logprobs_under(
+    model: FrozenModel | None, batch: PackedBatch, max_tokens: int, ranks: Ranks = SINGLE
+) -> Tensor:
     """The log-prob of every token under a model."""
     assert model is not None, "the row needs a model that was not given"
     return model_outputs(model, batch, {"logprobs_T"}, max_tokens, ranks)["logprobs_T"]
@@ -106,13 +119,17 @@ def add_model_outputs(
         batch["ref_logprobs_T"] = logprobs_under(models.reference, batch, max_tokens, models.ranks)
     add_collision(batch, models, row, max_tokens)
     if "teacher" in row.needs:
-        batch["teacher_logprobs_T"] = logprobs_under(models.teacher, batch, max_tokens, models.ranks)
+        batch["teacher_logprobs_T"] = logprobs_under(
+            models.teacher, batch, max_tokens, models.ranks
+        )
     if "critic" in row.needs:
         assert models.critic is not None, f"row {row.name} needs a critic"
         if not config.bootstrap_truncated:
             batch |= model_outputs(models.critic, batch, {"values_T"}, max_tokens, models.ranks)
         else:  # a critic's score is its value after the last token
-            batch |= model_outputs(models.critic, batch, {"values_T", "scores_B"}, max_tokens, models.ranks)
+            batch |= model_outputs(
+                models.critic, batch, {"values_T", "scores_B"}, max_tokens, models.ranks
+            )
             batch = bootstrap_truncated(batch)
     return batch
 
@@ -134,15 +151,22 @@ def bootstrap_truncated(batch: PackedBatch) -> PackedBatch:
 
 def add_advantages(batch: PackedBatch, row: Row) -> tuple[PackedBatch, dict[str, Accumulator]]:
     """The batch with advantages and value targets, and their metrics. Unscored completions are not trained."""
-    assert row.advantage is not None and row.advantage_norm is not None, f"row {row.name} has no advantage"
+    assert row.advantage is not None and row.advantage_norm is not None, (
+        f"row {row.name} has no advantage"
+    )
     result = estimate(
-        batch, reward_shaping=row.reward_shaping, advantage=row.advantage, advantage_norm=row.advantage_norm
+        batch,
+        reward_shaping=row.reward_shaping,
+        advantage=row.advantage,
+        advantage_norm=row.advantage_norm,
     )
     found: PackedBatch = {**batch, "advantages_T": result.advantages_T}
     if result.returns_T is not None:
         found["returns_T"] = result.returns_T.detach()
     if "values_T" in found:
-        found["old_values_T"] = found.pop("values_T")  # from here on values_T is an output of the update
+        found["old_values_T"] = found.pop(
+            "values_T"
+        )  # from here on values_T is an output of the update
     keep_T = found["segments"].broadcast(_trained_sequences(batch, row.filter))
     found["loss_mask_T"] = found["loss_mask_T"] & keep_T
     return found, dict(result.metrics)

@@ -47,7 +47,9 @@ class RolloutStream:
 
     def __init__(self, completed: IndexedRollouts, count: int) -> None:
         self._completed, self._count = completed, count
-        self.sampled_at: float | None = None  # when sampling ended, on the clock of time.perf_counter
+        self.sampled_at: float | None = (
+            None  # when sampling ended, on the clock of time.perf_counter
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -60,7 +62,9 @@ class RolloutStream:
                 yield index, rollout
         self.sampled_at = time.perf_counter()
         if sampling.done != self._count:
-            raise RuntimeError(f"the sampler lost {self._count - sampling.done} of {self._count} requests")
+            raise RuntimeError(
+                f"the sampler lost {self._count - sampling.done} of {self._count} requests"
+            )
 
     def __iter__(self) -> Iterator[Rollout]:
         early: dict[int, Rollout] = {}
@@ -87,7 +91,9 @@ def generate(
     decode: Decode,
 ) -> list[Rollout]:
     """`generate_stream`, finished."""
-    return list(generate_stream(sampler, prompts, samples, params, noise_key=noise_key, decode=decode))
+    return list(
+        generate_stream(sampler, prompts, samples, params, noise_key=noise_key, decode=decode)
+    )
 
 
 def generate_stream(
@@ -112,7 +118,9 @@ def generate_stream(
         prompt = named_prompt(each, name)
         for sample in samples:
             request = request_for(each, name, sample, params)
-            episodes.append(EnvEpisode(len(episodes), request, prompt, each.env_prompt or each.prompt))
+            episodes.append(
+                EnvEpisode(len(episodes), request, prompt, each.env_prompt or each.prompt)
+            )
     run = (
         _run_single_turn(sampler, episodes, decode)
         if params.env is None
@@ -128,12 +136,20 @@ def named_prompt(each: RenderedPrompt, name: str) -> Prompt:
 
 def request_for(each: RenderedPrompt, name: str, sample: int, params: SamplingParams) -> Request:
     return Request(
-        name, sample, each.tokens, params.max_new_tokens, params.seed, params.temperature, params.top_p,
+        name,
+        sample,
+        each.tokens,
+        params.max_new_tokens,
+        params.seed,
+        params.temperature,
+        params.top_p,
         greedy=sample == GREEDY,
-    )  # fmt: skip
+    )
 
 
-def _run_single_turn(sampler: Sampler, episodes: Sequence[EnvEpisode], decode: Decode) -> IndexedRollouts:
+def _run_single_turn(
+    sampler: Sampler, episodes: Sequence[EnvEpisode], decode: Decode
+) -> IndexedRollouts:
     by_key = {each.key: each for each in episodes}
     for completion in sampler.sample([each.request for each in episodes]):
         each = by_key[completion.prompt_id, completion.sample]

@@ -31,7 +31,9 @@ def kl_to_reference(batch: PackedBatch) -> KLValues:
     return {
         "kl_per_sequence": float(masked.mean(segments.sum(k1_T), trained_B)),
         "kl_per_token": float(masked.mean(k1_T, loss_mask_T)),
-        "kl_k3_per_token": float(masked.mean(kl.k3(old_logprobs_T, ref_logprobs_T, loss_mask_T), loss_mask_T)),
+        "kl_k3_per_token": float(
+            masked.mean(kl.k3(old_logprobs_T, ref_logprobs_T, loss_mask_T), loss_mask_T)
+        ),
         "sequences": float(trained_B.sum()),
     }
 
@@ -50,9 +52,17 @@ class KLController:
         self._row, self._weights = row, weights
         cell = row.kl_controller
         self.adapts = cell is not None and cell.function is not kl_controllers.fixed
-        penalties = [each for each in row.reward_shaping if each.function is reward_shaping.kl_penalty]
-        assert not self.adapts or row.kl is not None or penalties, f"row {row.name} has no KL to control"
-        self.value = row.kl.weight if row.kl is not None else float(penalties[0].numbers["beta"] if penalties else 0)
+        penalties = [
+            each for each in row.reward_shaping if each.function is reward_shaping.kl_penalty
+        ]
+        assert not self.adapts or row.kl is not None or penalties, (
+            f"row {row.name} has no KL to control"
+        )
+        self.value = (
+            row.kl.weight
+            if row.kl is not None
+            else float(penalties[0].numbers["beta"] if penalties else 0)
+        )
 
     @property
     def reads_update_kl(self) -> bool:

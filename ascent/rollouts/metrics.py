@@ -34,7 +34,10 @@ def reward_metrics(batch: PackedBatch, components: Mapping[str, Tensor]) -> dict
     }
     if bool(several_G.any()):
         found["reward/zero_std_frac"] = Mean(flat_G.sum(), several_G.sum())
-    return found | {f"reward/{name}": mean_of(part_B, ~torch.isnan(part_B)) for name, part_B in components.items()}
+    return found | {
+        f"reward/{name}": mean_of(part_B, ~torch.isnan(part_B))
+        for name, part_B in components.items()
+    }
 
 
 def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Accumulator]:
@@ -42,8 +45,14 @@ def episode_metrics(rollouts: Sequence[Rollout]) -> dict[str, Accumulator]:
 
     `reward/failures/REWARD/WHY` and `env/ended/HOW` count rollouts, `env/EVENT` counts events, `env/turns` is a mean.
     """
-    failures = Counter(f"reward/failures/{name}/{kind}" for each in rollouts for name, kind in each.failures.items())
-    found: dict[str, Accumulator] = {name: single(float(count)) for name, count in sorted(failures.items())}
+    failures = Counter(
+        f"reward/failures/{name}/{kind}"
+        for each in rollouts
+        for name, kind in each.failures.items()
+    )
+    found: dict[str, Accumulator] = {
+        name: single(float(count)) for name, count in sorted(failures.items())
+    }
     episodes = [(each, each.episode) for each in rollouts if each.episode is not None]
     if episodes:
         turns = sum(len(each.turns) for each, _ in episodes)

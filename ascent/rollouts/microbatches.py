@@ -27,7 +27,9 @@ def units_of(batch: PackedBatch, *, whole_groups: bool) -> list[Unit]:
     return [[row for row in rows if ids[row] == group] for group in range(batch["groups"].count)]
 
 
-def minibatches(units: Sequence[Unit], config: RolloutConfig, *, seed: int, step: int) -> Iterator[list[Unit]]:
+def minibatches(
+    units: Sequence[Unit], config: RolloutConfig, *, seed: int, step: int
+) -> Iterator[list[Unit]]:
     """The units of every update: all of them in each epoch, in an order that depends on (seed, step, epoch) alone."""
     count, parts = len(units), config.minibatches
     for epoch in range(config.epochs):
@@ -46,7 +48,12 @@ def token_budget(batch: PackedBatch, limit: int, target: int | None) -> int:
 
 
 def split_microbatches(
-    batch: PackedBatch, units: Sequence[Unit], max_tokens: int, *, divisible: bool = False, ranks: int = 1
+    batch: PackedBatch,
+    units: Sequence[Unit],
+    max_tokens: int,
+    *,
+    divisible: bool = False,
+    ranks: int = 1,
 ) -> list[PackedBatch]:
     """Micro-batches in which at most `max_tokens` tokens run, of about equal size, as many for each of the `ranks`.
 
@@ -62,7 +69,9 @@ def split_microbatches(
         for row in sorted(row for unit in units for row in unit):
             by_leader.setdefault(leaders[row], []).append(row)
         groups = [*by_leader.values()]
-        pieces = [piece for group in groups for piece in _stream([group], lengths, shared, max_tokens)]
+        pieces = [
+            piece for group in groups for piece in _stream([group], lengths, shared, max_tokens)
+        ]
     sized = [(_run_tokens(piece, lengths, leaders, shared), piece) for piece in pieces]
     longest, largest = max(sized, key=lambda each: each[0])
     if longest > max_tokens:
@@ -85,7 +94,9 @@ def split_microbatches(
 
 def _prefixes(batch: PackedBatch) -> tuple[list[int], list[int]]:
     """The leader of each row and the tokens shared with it; none where a forward would share nothing."""
-    leaders, shared = prefix_groups(batch["tokens_T"], batch["segments"], batch.get("routed_experts_TLC"))
+    leaders, shared = prefix_groups(
+        batch["tokens_T"], batch["segments"], batch.get("routed_experts_TLC")
+    )
     if sum(shared) < MIN_SAVED_FRAC * batch["segments"].total:
         return list(range(len(leaders))), [0] * len(shared)
     return leaders, shared
@@ -97,7 +108,11 @@ def _slowest(loads: Sequence[int], ranks: int) -> int:
 
 
 def _stream(
-    groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], max_tokens: int, ranks: int = 1
+    groups: Sequence[Unit],
+    lengths: Sequence[int],
+    shared: Sequence[int],
+    max_tokens: int,
+    ranks: int = 1,
 ) -> list[list[int]]:
     """Rows in order, in as few pieces as fit, of about equal size. A piece that begins inside a group runs its prefix
     again."""
@@ -108,11 +123,15 @@ def _stream(
     low, high = 0, max_tokens  # `high` is enough for so many pieces
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if len(_fill(groups, lengths, shared, middle)) <= most else (middle, high)
+        low, high = (
+            (low, middle) if len(_fill(groups, lengths, shared, middle)) <= most else (middle, high)
+        )
     return _fill(groups, lengths, shared, high)
 
 
-def _fill(groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], limit: int) -> list[list[int]]:
+def _fill(
+    groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int], limit: int
+) -> list[list[int]]:
     """Rows in order, in pieces that run at most `limit` tokens, or of one row."""
     pieces: list[list[int]] = [[]]
     used = 0
@@ -129,7 +148,9 @@ def _fill(groups: Sequence[Unit], lengths: Sequence[int], shared: Sequence[int],
     return pieces
 
 
-def _run_tokens(unit: Unit, lengths: Sequence[int], leaders: Sequence[int], shared: Sequence[int]) -> int:
+def _run_tokens(
+    unit: Unit, lengths: Sequence[int], leaders: Sequence[int], shared: Sequence[int]
+) -> int:
     """Tokens that run for these rows: the first of those with one leader runs its prefix for all of them."""
     prefixes: dict[int, int] = {}
     for row in unit:
@@ -171,7 +192,9 @@ def chunk_rows(batch: PackedBatch, max_tokens: int, ranks: int = 1) -> list[list
     """Consecutive rows for which at most `max_tokens` tokens run, or one sequence; as many chunks for each rank."""
     leaders, shared = _prefixes(batch)
     if ranks > 1:
-        neighbors = [list(rows) for _, rows in groupby(range(len(leaders)), key=leaders.__getitem__)]
+        neighbors = [
+            list(rows) for _, rows in groupby(range(len(leaders)), key=leaders.__getitem__)
+        ]
         return _stream(neighbors, batch["segments"].lengths_B.tolist(), shared, max_tokens, ranks)
     chunks: list[list[int]] = [[]]
     used = 0

@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from ascent.protocols import Env, Sampler
-from ascent.records import Completion, Ended, Episode, Message, Prompt, Reply, Request, Rollout, Turn
+from ascent.records import (
+    Completion,
+    Ended,
+    Episode,
+    Message,
+    Prompt,
+    Reply,
+    Request,
+    Rollout,
+    Turn,
+)
 from ascent.sandbox.timeouts import BackgroundCall, error_summary
 
 REPLY_TOKENS = 128  # allowed per reply where env.max_tokens is 0
@@ -37,9 +47,13 @@ class Limits:
         if self.max_turns < 1:
             raise ValueError(f"env.max_turns={self.max_turns}, but an episode has at least 1 turn")
         if self.max_tokens < 0:
-            raise ValueError(f"env.max_tokens={self.max_tokens}, but it counts tokens; 0 leaves room for every turn")
+            raise ValueError(
+                f"env.max_tokens={self.max_tokens}, but it counts tokens; 0 leaves room for every turn"
+            )
         if not self.reply_timeout > 0:
-            raise ValueError(f"env.reply_timeout={self.reply_timeout}, but a reply needs some seconds")
+            raise ValueError(
+                f"env.reply_timeout={self.reply_timeout}, but a reply needs some seconds"
+            )
 
     def room(self, max_new_tokens: int) -> int:
         """Tokens that an episode may have after its prompt."""
@@ -144,10 +158,17 @@ class PendingReplies:
             try:
                 key = self._ready.get(timeout=self._next_deadline() if found < at_least else 0)
             except queue.Empty:
-                for key in [key for key, (_, until) in self._boxes.items() if until <= time.monotonic()]:
+                for key in [
+                    key for key, (_, until) in self._boxes.items() if until <= time.monotonic()
+                ]:
                     del self._boxes[key]
                     found += 1
-                    yield key, TimeoutError(f"the environment did not reply within {self.reply_timeout:g} s")
+                    yield (
+                        key,
+                        TimeoutError(
+                            f"the environment did not reply within {self.reply_timeout:g} s"
+                        ),
+                    )
                 if found >= at_least:
                     return
                 continue
@@ -164,11 +185,16 @@ class PendingReplies:
 def _checked(reply: object) -> Reply | BaseException:
     if isinstance(reply, Reply):
         return reply
-    return TypeError(f"the environment replied with a {type(reply).__name__}; a reply is an ascent.records.Reply")
+    return TypeError(
+        f"the environment replied with a {type(reply).__name__}; a reply is an ascent.records.Reply"
+    )
 
 
 def run_episodes(
-    sampler: Sampler, episodes: Iterable[EnvEpisode], session: EnvSession, decode: Callable[[Sequence[int]], str]
+    sampler: Sampler,
+    episodes: Iterable[EnvEpisode],
+    session: EnvSession,
+    decode: Callable[[Sequence[int]], str],
 ) -> Iterator[tuple[int, Rollout]]:
     """Every episode's index and rollout, as they end."""
     sampling: dict[Key, EnvEpisode] = {}
@@ -215,19 +241,27 @@ def _open(each: EnvEpisode, session: EnvSession) -> None:
     each.unread_tokens = each.request.tokens
 
 
-def _add_turn(each: EnvEpisode, completion: Completion, decode: Callable[[Sequence[int]], str]) -> None:
+def _add_turn(
+    each: EnvEpisode, completion: Completion, decode: Callable[[Sequence[int]], str]
+) -> None:
     """Add the policy's turn, with its tokens as sampled."""
     each.completion = completion
     text = decode(completion.tokens)
-    each.turns.append(Turn(each.unread_tokens, completion, text, each.reply, each.messages[-1].role))
+    each.turns.append(
+        Turn(each.unread_tokens, completion, text, each.reply, each.messages[-1].role)
+    )
     each.used_tokens += len(completion.tokens)
     each.messages.append(Message("assistant", text))
 
 
-def _add_reply(each: EnvEpisode, reply: Reply | BaseException, session: EnvSession) -> Rollout | None:
+def _add_reply(
+    each: EnvEpisode, reply: Reply | BaseException, session: EnvSession
+) -> Rollout | None:
     """Add the environment's turn; returns the rollout if it was the last one."""
     if isinstance(reply, BaseException):
-        return each.rollout("timeout" if isinstance(reply, TimeoutError) else "raised", error_summary(reply))
+        return each.rollout(
+            "timeout" if isinstance(reply, TimeoutError) else "raised", error_summary(reply)
+        )
     each.parts = dict(reply.parts) or each.parts
     each.counts.update(reply.counts)
     if each.completion.truncated:

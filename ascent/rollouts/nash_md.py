@@ -48,7 +48,9 @@ class NashMDSource(RolloutSource):
         own["rewards_B"] = torch.where(torch.isnan(own["win_prob_B"]), torch.nan, own["rewards_B"])
         return own
 
-    def metrics_of(self, batch: PackedBatch, components: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+    def metrics_of(
+        self, batch: PackedBatch, components: Mapping[str, Tensor]
+    ) -> dict[str, Accumulator]:
         own = {name: part_B[::2] for name, part_B in components.items()}
         return reward_metrics(batch, own) | comparison_metrics(batch)
 

@@ -32,10 +32,14 @@ POLICY, REFERENCE = 0, 1  # sample numbers where both models complete a prompt
 class PairSource(RolloutSource):
     """Implements `protocols.Source`. Rows that learn from the reference's completions need `reference_sampler`."""
 
-    def __init__(self, *args: Any, reference_sampler: Sampler | None = None, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, reference_sampler: Sampler | None = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         wanted = "reference_samples" in self.row.needs
-        assert (reference_sampler is not None) == wanted, f"row {self.row.name}: reference_sampler does not fit"
+        assert (reference_sampler is not None) == wanted, (
+            f"row {self.row.name}: reference_sampler does not fit"
+        )
         self.reference_sampler = reference_sampler
 
     def sample_rollouts(self, prompts: Sequence[RenderedPrompt], noise_key: str) -> list[Rollout]:
@@ -54,7 +58,9 @@ class PairSource(RolloutSource):
             batch["from_reference_B"] = torch.arange(batch["segments"].count) % 2 == REFERENCE
         return batch
 
-    def metrics_of(self, batch: PackedBatch, components: Mapping[str, Tensor]) -> dict[str, Accumulator]:
+    def metrics_of(
+        self, batch: PackedBatch, components: Mapping[str, Tensor]
+    ) -> dict[str, Accumulator]:
         """Rewards of the policy's completions, and how all of them compare."""
         own_B = ~batch["from_reference_B"]
         own = {name: part_B[own_B] for name, part_B in components.items()}
@@ -71,10 +77,14 @@ class PairSource(RolloutSource):
             )
             if self.config.max_ref_kl is not None and not bool(batch["from_reference_B"].all()):
                 self._ref_kl = self._measure_ref_kl(_of_policy(batch))
-        indices, signs = batch.pop("rollout_index_B").tolist(), torch.where(batch["chosen_B"], 1.0, -1.0).tolist()
+        indices, signs = (
+            batch.pop("rollout_index_B").tolist(),
+            torch.where(batch["chosen_B"], 1.0, -1.0).tolist(),
+        )
         lengths = batch["segments"].sum(batch["loss_mask_T"]).tolist()
         self.current.advantages = {
-            index: [sign] * length for index, sign, length in zip(indices, signs, lengths, strict=True)
+            index: [sign] * length
+            for index, sign, length in zip(indices, signs, lengths, strict=True)
         }
         return batch
 
@@ -90,7 +100,9 @@ class PairSource(RolloutSource):
         return torch.stack(pair_indices(batch), 1).tolist()
 
     def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
-        pieces = split_microbatches(batch, units, self.config.tokens_per_microbatch, ranks=self.models.ranks.count)
+        pieces = split_microbatches(
+            batch, units, self.config.tokens_per_microbatch, ranks=self.models.ranks.count
+        )
         for piece in pieces:
             piece["chosen_P"], piece["rejected_P"] = pair_indices(piece)
         return pieces
@@ -118,7 +130,11 @@ def pair_indices(batch: PackedBatch) -> tuple[Tensor, Tensor]:
 
 def comparison_metrics(batch: PackedBatch) -> dict[str, Accumulator]:
     """Prompts without a pair, and ties among them; with the reference's completions, its reward and the win rate."""
-    groups, chosen_B, from_reference_B = batch["groups"], batch["chosen_B"], batch["from_reference_B"]
+    groups, chosen_B, from_reference_B = (
+        batch["groups"],
+        batch["chosen_B"],
+        batch["from_reference_B"],
+    )
     scored_B = ~torch.isnan(batch["rewards_B"])
     pairs, prompts = chosen_B.sum(), torch.tensor(groups.count)
     found: dict[str, Accumulator] = {

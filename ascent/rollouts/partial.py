@@ -63,7 +63,11 @@ class PartialRollouts:
     """The groups that are begun and not trained on yet."""
 
     def __init__(
-        self, sampler: InterruptibleSampler, prompts: Sequence[RenderedPrompt], params: SamplingParams, decode: Decode
+        self,
+        sampler: InterruptibleSampler,
+        prompts: Sequence[RenderedPrompt],
+        params: SamplingParams,
+        decode: Decode,
     ) -> None:
         self._sampler, self._prompts, self._params, self._decode = sampler, prompts, params, decode
         self._groups: list[OpenGroup] = []  # in the order in which they were drawn
@@ -72,7 +76,9 @@ class PartialRollouts:
         """How many prompts to draw for the next `prompts_per_step` groups."""
         return prompts_per_step + max(1, round(EXTRA_GROUPS * prompts_per_step)) - len(self._groups)
 
-    def begin(self, records: Sequence[int], samples: int, *, noise_key: str, last_step: int) -> None:
+    def begin(
+        self, records: Sequence[int], samples: int, *, noise_key: str, last_step: int
+    ) -> None:
         for index, record in enumerate(records):
             name = f"{noise_key}/{index}/{self._prompts[record].prompt.id}"
             self._groups.append(OpenGroup(record, name, samples, last_step))
@@ -92,7 +98,9 @@ class PartialRollouts:
         try:
             for group in self._groups:
                 for sample in group.unfinished:
-                    request = request_for(self._prompts[group.record], group.name, sample, self._params)
+                    request = request_for(
+                        self._prompts[group.record], group.name, sample, self._params
+                    )
                     self._sampler.add(request, group.completions.get(sample))
             while len(prompts) < count:
                 for group in [each for each in self._groups if not each.unfinished]:
@@ -124,14 +132,20 @@ class PartialRollouts:
 def _to_plain(group: OpenGroup) -> State:
     """Tokens as tensors, which a checkpoint stores faster than lists."""
     found = [
-        {name: torch.tensor(value) if isinstance(value, tuple) else value for name, value in asdict(each).items()}
+        {
+            name: torch.tensor(value) if isinstance(value, tuple) else value
+            for name, value in asdict(each).items()
+        }
         for each in group.completions.values()
     ]
     return {**asdict(group), "completions": found}
 
 
 def _from_plain(plain: State) -> OpenGroup:
-    found = [Completion(**{name: _untensored(each[name]) for name in each}) for each in plain["completions"]]
+    found = [
+        Completion(**{name: _untensored(each[name]) for name in each})
+        for each in plain["completions"]
+    ]
     return OpenGroup(**{**plain, "completions": {each.sample: each for each in found}})
 
 

@@ -94,11 +94,14 @@ def score(pipeline: RewardPipeline, rollouts: RolloutStream, tally: Tally) -> li
     finally:
         scoring.stop()
     scored = [
-        pipeline.combination.apply(found[index], own) if own else found[index] for index, own in enumerate(outcomes)
+        pipeline.combination.apply(found[index], own) if own else found[index]
+        for index, own in enumerate(outcomes)
     ]
     for rollout in scored:
         if rollout.episode is not None and rollout.episode.failed:
-            tally.add(ENV, rollout, failed_outcome(rollout.episode.ended, rollout.episode.detail), "never")
+            tally.add(
+                ENV, rollout, failed_outcome(rollout.episode.ended, rollout.episode.detail), "never"
+            )
     return scored
 
 
@@ -113,7 +116,11 @@ def check_scored_fraction(
     unscored = 0
     for each in [each for each in rollouts if not each.scored]:
         broken = each.episode is not None and each.episode.failed
-        why = [(name, kind) for name, kind in each.failures.items() if broken or name.partition("/")[0] in strict]
+        why = [
+            (name, kind)
+            for name, kind in each.failures.items()
+            if broken or name.partition("/")[0] in strict
+        ]
         unscored += bool(why)
         reasons.update(f"{name}: {kind}" for name, kind in why)
     if 2 * unscored > len(rollouts):

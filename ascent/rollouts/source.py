@@ -43,7 +43,13 @@ from ascent.rollouts.experience import (
 from ascent.rollouts.generate import Decode, RenderedPrompt, RolloutStream, SamplingParams
 from ascent.rollouts.kl_control import KLController, KLValues, kl_from_old, kl_to_reference
 from ascent.rollouts.metrics import staleness_metrics
-from ascent.rollouts.microbatches import Unit, minibatches, split_microbatches, token_budget, units_of
+from ascent.rollouts.microbatches import (
+    Unit,
+    minibatches,
+    split_microbatches,
+    token_budget,
+    units_of,
+)
 from ascent.rollouts.token_stats import TokenProbe, TokenStats
 from ascent.rollouts.update_kl import no_signal_error, update_kl, update_kl_rows
 
@@ -72,7 +78,9 @@ class RolloutSource(RolloutCollector):
         kl_controller: KLController | None = None,
         pretraining: FileSource | None = None,
     ) -> None:
-        super().__init__(prompts, sampler, score, models, row, config, params, decode=decode, shuffle=shuffle)
+        super().__init__(
+            prompts, sampler, score, models, row, config, params, decode=decode, shuffle=shuffle
+        )
         self.kl_controller, self._pretraining = kl_controller or KLController(row), pretraining
         self._pretraining_draws = 0
         self._buffer = RolloutBuffer()
@@ -110,7 +118,9 @@ class RolloutSource(RolloutCollector):
     def next(self, step: int) -> list[PackedBatch]:
         """Sample a step's rollouts; the micro-batches of its first update, or none if no group has a signal."""
         if step != self._step + 1:
-            raise ValueError(f"step {step} after step {self._step}; rollouts follow the policy step by step")
+            raise ValueError(
+                f"step {step} after step {self._step}; rollouts follow the policy step by step"
+            )
         self._step, self.current = step, StepState()
         self.collected = self.current
         while self._buffer.added < step + self.config.lookahead - self.config.overlap:
@@ -161,7 +171,9 @@ class RolloutSource(RolloutCollector):
             "kl_coef": self.kl_controller.value,
             "buffer": self._buffer.state(),
             "partial": None if self.partial is None else self.partial.state(),
-            "pretraining": None if text is None else {"draws": self._pretraining_draws, "source": text.state()},
+            "pretraining": None
+            if text is None
+            else {"draws": self._pretraining_draws, "source": text.state()},
             "component_names": sorted(self.component_names),
             "last_update": self._last_update,
         }
@@ -185,7 +197,9 @@ class RolloutSource(RolloutCollector):
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         """Add model outputs and advantages."""
         old_logprobs = self.kl_controller.adapts or needs_old_logprobs(self.row, self.config)
-        batch = add_model_outputs(batch, self.models, self.row, self.config, old_logprobs=old_logprobs)
+        batch = add_model_outputs(
+            batch, self.models, self.row, self.config, old_logprobs=old_logprobs
+        )
         if "ref_logprobs_T" in batch and "old_logprobs_T" in batch:
             self._ref_kl = kl_to_reference(batch)["kl_k3_per_token"]
         indices = batch.pop("rollout_index_B").tolist()
@@ -193,14 +207,20 @@ class RolloutSource(RolloutCollector):
         values = batch["advantages_T"][batch["loss_mask_T"]].tolist()
         ends = batch["segments"].sum(batch["loss_mask_T"]).cumsum(0).tolist()
         pieces = zip(indices, pairwise([0, *ends]), strict=True)
-        self.current.advantages = {index: values[start:end] for index, (start, end) in pieces if end > start}
+        self.current.advantages = {
+            index: values[start:end] for index, (start, end) in pieces if end > start
+        }
         self.current.metrics = metrics | self.current.metrics
         if self.row.reads("noise_T"):
             # By place in the step: neither rounding nor the number of ranks changes which tokens are chosen.
-            rng = torch.Generator().manual_seed(Random(f"{self.params.seed}/{self._step}").getrandbits(63))
+            rng = torch.Generator().manual_seed(
+                Random(f"{self.params.seed}/{self._step}").getrandbits(63)
+            )
             batch["noise_T"] = torch.rand(batch["segments"].total, generator=rng)
         if self.config.token_stats:
-            self.current.token_probe = TokenProbe(batch, indices, self.models.policy, self.models.ranks)
+            self.current.token_probe = TokenProbe(
+                batch, indices, self.models.policy, self.models.ranks
+            )
         return batch
 
     def units(self, batch: PackedBatch) -> list[Unit]:
@@ -209,13 +229,21 @@ class RolloutSource(RolloutCollector):
 
     def microbatches(self, batch: PackedBatch, units: Sequence[Unit]) -> list[PackedBatch]:
         # Step statistics come first, so a micro-batch may split a unit.
-        budget = token_budget(batch, self.config.tokens_per_microbatch, self.config.microbatch_target)
-        return split_microbatches(batch, units, budget, divisible=True, ranks=self.models.ranks.count)
+        budget = token_budget(
+            batch, self.config.tokens_per_microbatch, self.config.microbatch_target
+        )
+        return split_microbatches(
+            batch, units, budget, divisible=True, ranks=self.models.ranks.count
+        )
 
     def _updates(self, batch: PackedBatch) -> Iterator[list[PackedBatch]]:
         trained = (batch["segments"].sum(batch["loss_mask_T"]) > 0).tolist()
-        for units in minibatches(self.units(batch), self.config, seed=self.params.seed, step=self._step):
-            if self._pretraining is None and not any(trained[row] for unit in units for row in unit):
+        for units in minibatches(
+            self.units(batch), self.config, seed=self.params.seed, step=self._step
+        ):
+            if self._pretraining is None and not any(
+                trained[row] for unit in units for row in unit
+            ):
                 continue  # without a gradient, the optimizer's momentum would still move the weights
             batches = self.microbatches(batch, units)
             if self._pretraining is not None:
@@ -254,8 +282,12 @@ class RolloutSource(RolloutCollector):
         if not rows:
             return
         read = (*MODEL_INPUTS, "old_logprobs_T", "sampler_logprobs_T")
-        some = select(cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows)
-        some["logprobs_T"] = logprobs_under(self.models.policy, some, some["segments"].total, self.models.ranks)
+        some = select(
+            cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows
+        )
+        some["logprobs_T"] = logprobs_under(
+            self.models.policy, some, some["segments"].total, self.models.ranks
+        )
         places = {row: place for place, row in enumerate(rows)}
         if moved:
             first = select(some, [places[row] for row in moved])
@@ -267,7 +299,9 @@ class RolloutSource(RolloutCollector):
             self.current.token_stats = probe.finish(own["logprobs_T"])
 
     def _policy_logprobs(self, batch: PackedBatch) -> Tensor:
-        return logprobs_under(self.models.policy, batch, self.config.tokens_per_microbatch, self.models.ranks)
+        return logprobs_under(
+            self.models.policy, batch, self.config.tokens_per_microbatch, self.models.ranks
+        )
 
     def _start_producing(self, step: int) -> None:
         """Sample and score the rollouts of a later step in a thread, with the weights that the sampler has now."""
@@ -293,7 +327,9 @@ class RolloutSource(RolloutCollector):
         own.rollouts, own.metrics = new.rollouts, own.metrics | new.metrics
         own.metrics["time/wait"] = single(time.perf_counter() - started)
         own.metrics["time/overlap"] = single(sum(new.seconds.values()))
-        own.seconds = {name: own.seconds.get(name, 0.0) + seconds for name, seconds in new.seconds.items()}
+        own.seconds = {
+            name: own.seconds.get(name, 0.0) + seconds for name, seconds in new.seconds.items()
+        }
         self._count_steps_without_signal()
 
     def close(self) -> None:
@@ -305,7 +341,9 @@ class RolloutSource(RolloutCollector):
     def _count_steps_without_signal(self) -> None:
         """End a run that learns nothing, unless every answer is right."""
         solved = self.current.metrics["reward/correct"].value() == 1
-        self._steps_without_signal = 0 if self.current.has_signal or solved else self._steps_without_signal + 1
+        self._steps_without_signal = (
+            0 if self.current.has_signal or solved else self._steps_without_signal + 1
+        )
         if self._steps_without_signal >= MAX_STEPS_WITHOUT_SIGNAL:
             raise no_signal_error(MAX_STEPS_WITHOUT_SIGNAL, self.current.metrics, self._last_update)
 
@@ -315,12 +353,20 @@ class RolloutSource(RolloutCollector):
             return  # its ratio is to the sampler's log-probs
         exact = self.models.exact
         half = self.models.half_precision and not exact
-        names, expected = (("policy/approx_kl",), 0) if half else (("policy/ratio_max", "policy/ratio_min"), 1)
+        names, expected = (
+            (("policy/approx_kl",), 0) if half else (("policy/ratio_max", "policy/ratio_min"), 1)
+        )
         found = [abs(stats[name].value() - expected) for name in names if name in stats]
-        off = max((each for each in found if not math.isnan(each)), default=0.0)  # NaN: all completions are unscored
+        off = max(
+            (each for each in found if not math.isnan(each)), default=0.0
+        )  # NaN: all completions are unscored
         tolerance = 0 if exact else HALF_PRECISION_KL_TOLERANCE if half else RATIO_TOLERANCE
         if off > tolerance:
-            how = "recorded while sampling" if self.models.trust_sampler_logprobs else "computed after sampling"
+            how = (
+                "recorded while sampling"
+                if self.models.trust_sampler_logprobs
+                else "computed after sampling"
+            )
             raise RuntimeError(
                 f"before its first update the policy's {'KL' if half else 'ratio'} to itself was off by {off:.2g}: the "
                 f"log-probs that were {how} are not the trainer's; for a mixture of experts set "

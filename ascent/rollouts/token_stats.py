@@ -36,21 +36,29 @@ class TokenProbe:
     `indices` are the rollouts of the batch's rows; rollouts of an earlier step have a negative one and are left out.
     """
 
-    def __init__(self, batch: PackedBatch, indices: Sequence[int], policy: FrozenModel, ranks: Ranks = SINGLE) -> None:
+    def __init__(
+        self, batch: PackedBatch, indices: Sequence[int], policy: FrozenModel, ranks: Ranks = SINGLE
+    ) -> None:
         self.rows = _first_trained(batch, indices)
         self._indices = [indices[row] for row in self.rows]
         if not self.rows:
             return
         inputs = {name: value for name, value in batch.items() if name in MODEL_INPUTS}
         self._some = select(cast(PackedBatch, inputs), self.rows)
-        found = model_outputs(policy, self._some, {"logprobs_T", "entropy_T"}, self._some["segments"].total, ranks)
+        found = model_outputs(
+            policy, self._some, {"logprobs_T", "entropy_T"}, self._some["segments"].total, ranks
+        )
         self._logprobs_T, self._entropy_T = found["logprobs_T"], found["entropy_T"]
 
     def finish(self, logprobs_T: Tensor) -> dict[int, TokenStats]:
         """The numbers by rollout index; `logprobs_T` are those of `rows` under the updated policy."""
         ratio_T = (logprobs_T - self._logprobs_T).exp()
-        columns = [self._by_rollout(each_T) for each_T in (self._logprobs_T, self._entropy_T, ratio_T)]
-        return {index: TokenStats(*each) for index, *each in zip(self._indices, *columns, strict=True)}
+        columns = [
+            self._by_rollout(each_T) for each_T in (self._logprobs_T, self._entropy_T, ratio_T)
+        ]
+        return {
+            index: TokenStats(*each) for index, *each in zip(self._indices, *columns, strict=True)
+        }
 
     def _by_rollout(self, values_T: Tensor) -> list[list[float]]:
         lengths = self._some["segments"].lengths_B.tolist()

@@ -30,7 +30,9 @@ def update_kl_rows(batch: PackedBatch) -> list[int]:
     if not rows:
         return []
     read = ("tokens_T", "segments", "routed_experts_TLC")
-    some = select(cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows)
+    some = select(
+        cast(PackedBatch, {name: batch.get(name) for name in read if name in batch}), rows
+    )
     return [rows[place] for place in chunk_rows(some, MAX_TOKENS)[0]]
 
 
@@ -50,7 +52,9 @@ def _measured(batch: PackedBatch) -> Tensor:
     return batch["loss_mask_T"] & ~torch.isnan(_old_logprobs(batch))
 
 
-def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] | None) -> ValueError:
+def no_signal_error(
+    steps: int, metrics: Stats, last_update: tuple[int, float] | None
+) -> ValueError:
     """Why a run ends after `steps` steps without a signal. `last_update` is the last step that trained, and its KL."""
     start = f"no group of {steps} steps in a row had scored answers of different quality, so there was nothing to learn"
     if last_update is not None and not last_update[1] <= UPDATE_KL_LIMIT:  # NaN too
@@ -59,7 +63,9 @@ def no_signal_error(steps: int, metrics: Stats, last_update: tuple[int, float] |
             f"per token, which destroys a policy (at most {UPDATE_KL_LIMIT:g} is usual); start again, or resume from a "
             "checkpoint before it, with a lower update.learning_rate"
         )
-    failed, truncated = (metrics[f"{name}_frac"].value() for name in ("reward/failure", "completion/truncated"))
+    failed, truncated = (
+        metrics[f"{name}_frac"].value() for name in ("reward/failure", "completion/truncated")
+    )
     return ValueError(
         f"{start} from; in the last of them {failed:.0%} of the answers could not be scored, and {truncated:.0%} were "
         "truncated. Fix the reward if the first is many; raise rollouts.max_new_tokens if the second is; else use "

@@ -18,8 +18,14 @@ class FolderClaim:
     lock and no config: such a folder is cleared and used again. A folder with anything else is refused.
     """
 
-    def __init__(self, path: Path, setup_files: Collection[str], *, say: Callable[[str], None] = print) -> None:
-        self.path, self._setup_files, self._is_new = path, {*setup_files, *CREATED_FIRST}, not path.exists()
+    def __init__(
+        self, path: Path, setup_files: Collection[str], *, say: Callable[[str], None] = print
+    ) -> None:
+        self.path, self._setup_files, self._is_new = (
+            path,
+            {*setup_files, *CREATED_FIRST},
+            not path.exists(),
+        )
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file and not an empty folder; name a new folder")
         if path.is_dir():
@@ -39,7 +45,9 @@ class FolderClaim:
         if not names or (names <= self._setup_files and LOCK in names):
             return
         fix = "resume it, or name a new folder" if CONFIG in names else "name a new folder"
-        raise ValueError(f"{self.path} is not an empty folder, and a run never writes over another; {fix}")
+        raise ValueError(
+            f"{self.path} is not an empty folder, and a run never writes over another; {fix}"
+        )
 
     def _clear(self) -> bool:
         """Delete everything but the lock; returns whether there was anything."""
@@ -63,4 +71,6 @@ class FolderClaim:
 def next_folder(name: str, root: Path = Path("runs")) -> Path:
     """root/NAME-N, with the first number above those that exist."""
     numbers = [each.name.removeprefix(f"{name}-") for each in root.glob(f"{name}-*")]
-    return root / f"{name}-{max([int(each) for each in numbers if each.isdecimal()], default=0) + 1}"
+    return (
+        root / f"{name}-{max([int(each) for each in numbers if each.isdecimal()], default=0) + 1}"
+    )

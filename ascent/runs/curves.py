@@ -38,19 +38,30 @@ def select_metrics(records: Records) -> list[str]:
         and name.removeprefix(EVAL).partition("/")[0] not in ACCOUNTS
     ]
     names = list(dict.fromkeys(known + others))
-    panels = [name for name in names if not (name.startswith(EVAL) and name.removeprefix(EVAL) in finite)]
+    panels = [
+        name for name in names if not (name.startswith(EVAL) and name.removeprefix(EVAL) in finite)
+    ]
     # Equal curves are drawn once: reward/mean equals reward/correct where the reward is 0 or 1.
     values = [points(records, name) for name in panels]
-    return [name for index, name in enumerate(panels) if values[index] not in values[:index]][:MAX_PANELS]
+    return [name for index, name in enumerate(panels) if values[index] not in values[:index]][
+        :MAX_PANELS
+    ]
 
 
 def points(records: Records, name: str) -> list[Point]:
     """(step, value) of the finite values."""
-    return [(record["step"], record[name]) for record in records if math.isfinite(record.get(name, math.nan))]
+    return [
+        (record["step"], record[name])
+        for record in records
+        if math.isfinite(record.get(name, math.nan))
+    ]
 
 
 def best_point(
-    name: str, curve: Sequence[Point], changes: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]
+    name: str,
+    curve: Sequence[Point],
+    changes: Sequence[Mapping[str, Any]],
+    recipe: Mapping[str, Any],
 ) -> Point:
     """The best of the values that can be compared with the last one."""
     return (max if larger_is_better(name) else min)(
@@ -59,7 +70,10 @@ def best_point(
 
 
 def comparable(
-    name: str, curve: Sequence[Point], changes: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]
+    name: str,
+    curve: Sequence[Point],
+    changes: Sequence[Mapping[str, Any]],
+    recipe: Mapping[str, Any],
 ) -> Sequence[Point]:
     """The values that were measured as the last one was. `changes`: the lines of changes.jsonl."""
     samples = name.startswith((f"{EVAL}reward/", f"{EVAL}completion/"))
@@ -94,7 +108,9 @@ def draw_metrics(
     figure.savefig(path, format="png")
 
 
-def draw_comparison(groups: Mapping[str, Sequence[Records]], names: Sequence[str], path: Path) -> None:
+def draw_comparison(
+    groups: Mapping[str, Sequence[Records]], names: Sequence[str], path: Path
+) -> None:
     """One panel per metric and one line per group of runs: their mean, in a band from the lowest to the highest."""
     if path.suffix not in FORMATS:
         raise ValueError(f"{path} cannot be drawn; its name must end in {', '.join(FORMATS)}")
@@ -103,11 +119,20 @@ def draw_comparison(groups: Mapping[str, Sequence[Records]], names: Sequence[str
         for label, runs in groups.items():
             found = merge_curves([points(records, name) for records in runs])
             if found:
-                line = _line(axes, [(step, statistics.fmean(values)) for step, values in found], label)
+                line = _line(
+                    axes, [(step, statistics.fmean(values)) for step, values in found], label
+                )
                 if len(runs) > 1:
-                    steps, low, high = zip(*((step, min(values), max(values)) for step, values in found), strict=True)
-                    axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    _share_steps(panels, [record["step"] for runs in groups.values() for records in runs for record in records])
+                    steps, low, high = zip(
+                        *((step, min(values), max(values)) for step, values in found), strict=True
+                    )
+                    axes.fill_between(
+                        steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0
+                    )
+    _share_steps(
+        panels,
+        [record["step"] for runs in groups.values() for records in runs for record in records],
+    )
     handles = {str(line.get_label()): line for axes in panels for line in axes.lines}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +166,9 @@ def _panels(names: Sequence[str], title: str) -> tuple[Any, list[Axes]]:
 
 def _line(axes: Axes, found: Sequence[Point], label: str) -> Any:
     marker = "o" if len(found) < 30 else ""
-    return axes.plot(*zip(*found, strict=True), marker=marker, markersize=3, linewidth=1.2, label=label)[0]
+    return axes.plot(
+        *zip(*found, strict=True), marker=marker, markersize=3, linewidth=1.2, label=label
+    )[0]
 
 
 def _share_steps(panels: Sequence[Axes], steps: Sequence[float]) -> None:

@@ -14,10 +14,15 @@ from typing import Any
 
 from ascent import __version__
 
-PACKAGES = (*("torch", "transformers", "tokenizers", "safetensors"), *("datasets", "numpy", "peft", "triton", "vllm"))
+PACKAGES = (
+    *("torch", "transformers", "tokenizers", "safetensors"),
+    *("datasets", "numpy", "peft", "triton", "vllm"),
+)
 
 
-def describe(*, devices: Sequence[str] = (), command: Sequence[str] | None = None, ranks: int = 1) -> dict[str, Any]:
+def describe(
+    *, devices: Sequence[str] = (), command: Sequence[str] | None = None, ranks: int = 1
+) -> dict[str, Any]:
     """The environment; the caller passes the names of the `devices`, because this package does not import torch."""
     return {
         "timestamp": round(time.time(), 3),
@@ -63,12 +68,17 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    return {
+        "commit": commit,
+        "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no")),
+    }
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

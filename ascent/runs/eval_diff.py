@@ -53,17 +53,27 @@ def compare(records: Sequence[Mapping[str, Any]]) -> Changes | None:
     both = [_change(first[each], last[each]) for each in sorted(first.keys() & last.keys())]
     better = sorted((each for each in both if each.gain > 0), key=lambda each: -each.gain)
     worse = sorted((each for each in both if each.gain < 0), key=lambda each: each.gain)
-    return Changes(steps[0], steps[-1], [*better, *worse, *(each for each in both if each.gain == 0)])
+    return Changes(
+        steps[0], steps[-1], [*better, *worse, *(each for each in both if each.gain == 0)]
+    )
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
-    return Change(before["prompt"], before["completion"], after["completion"], before["correct"], after["correct"])
+    return Change(
+        before["prompt"],
+        before["completion"],
+        after["completion"],
+        before["correct"],
+        after["correct"],
+    )
 
 
 def gain_labels(found: Changes) -> tuple[str, str]:
     """Labels of a gain and a loss: right and wrong where every score is 1 or 0."""
     scores = {score for each in found.changes for score in (each.score_before, each.score_after)}
-    return ("wrong -> right", "right -> wrong") if scores <= {0.0, 1.0, None} else ("better", "worse")
+    return (
+        ("wrong -> right", "right -> wrong") if scores <= {0.0, 1.0, None} else ("better", "worse")
+    )
 
 
 def summary(found: Changes) -> str:
@@ -85,21 +95,28 @@ def table(found: Changes, *, max_rows: int = MAX_ROWS) -> list[str]:
             lines.append(f"    {_short(each.prompt)}")
             lines.append(f"      before {_short(each.before)}  [{_score(each.score_before)}]")
             lines.append(f"      after  {_short(each.after)}  [{_score(each.score_after)}]")
-        lines += [f"    and {len(part) - max_rows} more in answers.md"] if len(part) > max_rows else []
+        lines += (
+            [f"    and {len(part) - max_rows} more in answers.md"] if len(part) > max_rows else []
+        )
     return lines
 
 
 def markdown(found: Changes) -> str:
     """All changes as a Markdown table."""
     gained, lost = gain_labels(found)
-    kinds = [(each, gained if each.gain > 0 else lost if each.gain < 0 else "same") for each in found.changes]
+    kinds = [
+        (each, gained if each.gain > 0 else lost if each.gain < 0 else "same")
+        for each in found.changes
+    ]
     rows = [
         f"| {kind} | {markdown_cell(each.prompt)} | {markdown_cell(each.before)} | {_score(each.score_before)} | "
         f"{markdown_cell(each.after)} | {_score(each.score_after)} |"
         for each, kind in kinds
     ]
     head = "| | prompt | before | score | after | score |\n|---|---|---|---|---|---|\n"
-    return f"# Before and after\n\n{summary(found)}.\n\n{head}" + "".join(f"{row}\n" for row in rows)
+    return f"# Before and after\n\n{summary(found)}.\n\n{head}" + "".join(
+        f"{row}\n" for row in rows
+    )
 
 
 def _mean(scores: Sequence[float | None]) -> str:

@@ -36,14 +36,24 @@ from ascent.runs.jsonl import replace_file
 from ascent.runs.lock import NAME as LOCK
 from ascent.runs.lock import Lock, holder
 
-CONFIG, ENVIRONMENT, METRICS, SAMPLES = "config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"
+CONFIG, ENVIRONMENT, METRICS, SAMPLES = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "samples.jsonl",
+)
 ANSWERS, WARNINGS, ANSWERS_PAGE = "answers.jsonl", "warnings.jsonl", "answers.md"
 INPUTS, CHANGES = "inputs.json", "changes.jsonl"
 CHECKPOINTS, CURVES, OUTCOME = "checkpoints", "curves.png", "outcome.json"
 HISTORY = (METRICS, SAMPLES, ANSWERS, WARNINGS)
-STEP_BYTES = 256 * 1024  # limit of one step in samples.jsonl, and of one evaluation in answers.jsonl
+STEP_BYTES = (
+    256 * 1024
+)  # limit of one step in samples.jsonl, and of one evaluation in answers.jsonl
 # `RunFolder.create` writes these before config.yaml.
-CREATED_FIRST = (*(LOCK, ENVIRONMENT, INPUTS), *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)))
+CREATED_FIRST = (
+    *(LOCK, ENVIRONMENT, INPUTS),
+    *(f".{name}.writing" for name in (ENVIRONMENT, INPUTS, CONFIG)),
+)
 # How to continue without a damaged file.
 REPAIR = {
     ENVIRONMENT: ", or write [] into it: only the record of the hardware is lost",
@@ -58,7 +68,10 @@ class RunFolder:
     def __init__(self, path: Path, lock: Lock, say: Callable[[str], None] = print) -> None:
         self.path, self._lock, self._say = path, lock, say
         self._checked: set[str] = set()  # metric names that were looked up in the registry
-        self._metrics, self._samples = jsonl.JsonlWriter(path / METRICS), jsonl.JsonlWriter(path / SAMPLES)
+        self._metrics, self._samples = (
+            jsonl.JsonlWriter(path / METRICS),
+            jsonl.JsonlWriter(path / SAMPLES),
+        )
         self._writers: dict[str, jsonl.JsonlWriter] = {}  # opened on first use
 
     @classmethod
@@ -77,7 +90,9 @@ class RunFolder:
         lock = lock or Lock(path, say=say)
         try:
             if (path / CONFIG).exists():
-                raise FileExistsError(f"{path} holds a run already; resume it, or choose another folder")
+                raise FileExistsError(
+                    f"{path} holds a run already; resume it, or choose another folder"
+                )
             replace_file(path / ENVIRONMENT, json.dumps([dict(environment)], indent=1) + "\n")
             if inputs is not None:
                 replace_file(path / INPUTS, inputs)
@@ -108,16 +123,27 @@ class RunFolder:
         lock = lock or Lock(path, say=say)
         try:
             # Whatever is damaged is found before anything is written.
-            notes, starts = [jsonl.read(path / name).note for name in HISTORY], read_json(path / ENVIRONMENT)
+            notes, starts = (
+                [jsonl.read(path / name).note for name in HISTORY],
+                read_json(path / ENVIRONMENT),
+            )
             for note in filter(None, notes):
                 say(note)
             for name in HISTORY:
-                dropped = jsonl.drop_after(path / name, step or -1)  # from step 0, also the first evaluation
+                dropped = jsonl.drop_after(
+                    path / name, step or -1
+                )  # from step 0, also the first evaluation
                 if dropped:
-                    say(f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again")
-            for line in environments.differences(starts[-1] if starts else environment, environment):
+                    say(
+                        f"{name}: {dropped} lines from after step {step} are dropped; those steps are run again"
+                    )
+            for line in environments.differences(
+                starts[-1] if starts else environment, environment
+            ):
                 say(line)
-            replace_file(path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n")
+            replace_file(
+                path / ENVIRONMENT, json.dumps([*starts, dict(environment)], indent=1) + "\n"
+            )
             _append_changes(path / CHANGES, step + 1, changes)
             (path / OUTCOME).unlink(missing_ok=True)
             return cls(path, lock, say)
@@ -133,16 +159,22 @@ class RunFolder:
         """Append one line of metrics with its time. A metric that is not in the registry is reported once."""
         for name in metrics.keys() - self._checked:
             if find_metric(name) is None:
-                self._say(f"metric {name} is not in the registry (docs/metrics.md); it is logged and not checked")
+                self._say(
+                    f"metric {name} is not in the registry (docs/metrics.md); it is logged and not checked"
+                )
         self._checked |= metrics.keys()
         self._metrics.append({"step": step, "timestamp": round(time.time(), 3), **metrics})
 
-    def log_samples(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+    def log_samples(
+        self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES
+    ) -> int:
         """Append the rollouts of a step, as many as fit into `budget` bytes, at least one. Each line has their total
         number (`of`). Returns how many were written."""
         return _append_within(self._samples, step, records, of, budget)
 
-    def log_answers(self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES) -> int:
+    def log_answers(
+        self, step: int, records: Iterable[Mapping[str, Any]], *, of: int, budget: int = STEP_BYTES
+    ) -> int:
         """The same for completions of held-out prompts."""
         return _append_within(self._writer(ANSWERS), step, records, of, budget)
 
@@ -164,7 +196,12 @@ class RunFolder:
 
     def finish(self, outcome: Outcome, step: int, message: str = "") -> None:
         """Record how the run ended, and draw its curves."""
-        content = {"ending": outcome, "step": step, "message": message, "timestamp": round(time.time(), 3)}
+        content = {
+            "ending": outcome,
+            "step": step,
+            "message": message,
+            "timestamp": round(time.time(), 3),
+        }
         replace_file(self.path / OUTCOME, json.dumps(content, indent=1) + "\n")
         records = [jsonl.numbers(record) for record in self.history()]
         if select_metrics(records):
@@ -179,7 +216,12 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -233,11 +275,17 @@ class RunSummary(NamedTuple):
 def read_run(path: Path) -> Run:
     """Read a run folder, except its checkpoints; safe while the run is being written."""
     if not (path / CONFIG).exists():
-        raise FileNotFoundError(f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder")
+        raise FileNotFoundError(
+            f"{path} is no run folder: it has no {CONFIG}; ascent runs lists the runs of a folder"
+        )
     metrics, samples, answers, warnings = (jsonl.read(path / name) for name in HISTORY)
     state, message = _state(path)
     saved = path / CHECKPOINTS
-    steps = sorted(int(each.name) for each in saved.iterdir() if each.name.isdecimal()) if saved.is_dir() else []
+    steps = (
+        sorted(int(each.name) for each in saved.iterdir() if each.name.isdecimal())
+        if saved.is_dir()
+        else []
+    )
     return Run(
         path=path,
         config=(path / CONFIG).read_text(encoding="utf-8"),
@@ -250,14 +298,18 @@ def read_run(path: Path) -> Run:
         checkpoints=steps,
         state=state,
         message=message,
-        notes=[each.note for each in (metrics, samples, answers, warnings) if each.note is not None],
+        notes=[
+            each.note for each in (metrics, samples, answers, warnings) if each.note is not None
+        ],
     )
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
     """The runs in a folder and its subfolders, named relative to it. `damaged`: `read_run` fails."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; give the folder that holds the run folders")
+        raise FileNotFoundError(
+            f"{folder} is no folder; give the folder that holds the run folders"
+        )
     found = []
     for path in find_runs(folder):
         try:
@@ -325,6 +377,9 @@ def _state(path: Path) -> tuple[str, str]:
     if writer is not None:
         return "running", f"process {writer}"
     if not (path / OUTCOME).exists():
-        return "killed", "the last process ended without recording an outcome; ascent resume continues the run"
+        return (
+            "killed",
+            "the last process ended without recording an outcome; ascent resume continues the run",
+        )
     outcome = read_json(path / OUTCOME)
     return outcome["ending"], outcome["message"]

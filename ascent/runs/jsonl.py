@@ -61,7 +61,10 @@ def encode_line(record: Mapping[str, Any], *, compact: bool = False) -> bytes:
     encoder = COMPACT if compact else SPACED
     try:
         text = encoder.encode(record)
-    except (TypeError, ValueError):  # a mapping that is no dict, or a float that is not finite: both are seldom
+    except (
+        TypeError,
+        ValueError,
+    ):  # a mapping that is no dict, or a float that is not finite: both are seldom
         text = encoder.encode(_encode_floats(record))
     return text.encode(errors="replace") + b"\n"
 
@@ -71,8 +74,16 @@ def read(path: Path) -> JsonlRecords:
     if not path.exists():
         return JsonlRecords([], None)
     content, _, rest = path.read_bytes().rpartition(b"\n")
-    records = [_parse(path, number, line) for number, line in enumerate(content.split(b"\n"), 1)] if content else []
-    note = f"{path.name}: the last line is incomplete ({len(rest)} bytes) and was left out" if rest else None
+    records = (
+        [_parse(path, number, line) for number, line in enumerate(content.split(b"\n"), 1)]
+        if content
+        else []
+    )
+    note = (
+        f"{path.name}: the last line is incomplete ({len(rest)} bytes) and was left out"
+        if rest
+        else None
+    )
     return JsonlRecords(records, note)
 
 
@@ -93,7 +104,9 @@ def drop_after(path: Path, step: int) -> int:
         return 0
     content = path.read_bytes().rpartition(b"\n")[0]
     lines = content.split(b"\n") if content else []
-    kept = [line for number, line in enumerate(lines, 1) if _parse(path, number, line)["step"] <= step]
+    kept = [
+        line for number, line in enumerate(lines, 1) if _parse(path, number, line)["step"] <= step
+    ]
     if len(kept) < len(lines):
         replace_file(path, b"".join(line + b"\n" for line in kept))
     return len(lines) - len(kept)
@@ -116,7 +129,10 @@ def replace_file(path: Path, content: str | bytes, *, writer: str = "") -> None:
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a record, non-finite ones decoded."""
-    found = {name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+    found = {
+        name: NON_FINITE.get(value, value) if isinstance(value, str) else value
+        for name, value in record.items()
+    }
     return {
         name: float(value)
         for name, value in found.items()
@@ -132,7 +148,9 @@ def _parse(path: Path, number: int, line: bytes) -> Record:
             f"{path}, line {number} is not JSON ({error}): {line[:60]!r}; delete the line or restore it"
         ) from error
     if not isinstance(record, dict):
-        raise ValueError(f"{path}, line {number} is {line[:60]!r}; every line must be one JSON object")
+        raise ValueError(
+            f"{path}, line {number} is {line[:60]!r}; every line must be one JSON object"
+        )
     return record
 
 

@@ -36,9 +36,13 @@ class Lock:
             )
         previous = _owner(path)
         if previous is not None:
-            say(f"the run folder was left locked by process {previous}, which is gone; taking it over")
+            say(
+                f"the run folder was left locked by process {previous}, which is gone; taking it over"
+            )
         os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        os.pwrite(
+            self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0
+        )
         _close_in_children(self)
 
     def release(self) -> None:
@@ -51,7 +55,12 @@ class Lock:
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.release()
 
     def _close(self) -> None:

@@ -56,9 +56,14 @@ def _start(job: Job, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     with job.log.open("a", encoding="utf-8") as log:
         # In a session of its own: Ctrl-C in the terminal would reach it twice, and the second time ends it at once.
         process = subprocess.Popen(
-            job.command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, text=True, env=dict(environment),
+            job.command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=dict(environment),
             start_new_session=True,
-        )  # fmt: skip
+        )
     assert process.stdin is not None
     process.stdin.write(job.stdin)
     process.stdin.close()

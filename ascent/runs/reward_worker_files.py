@@ -27,7 +27,11 @@ class RewardLaunch:
     name: str
     count: int
     key: str
-    VARIABLES: ClassVar[tuple[str, ...]] = ("ASCENT_REWARD_LAUNCH", "ASCENT_REWARD_WORKERS", "ASCENT_REWARD_KEY")
+    VARIABLES: ClassVar[tuple[str, ...]] = (
+        "ASCENT_REWARD_LAUNCH",
+        "ASCENT_REWARD_WORKERS",
+        "ASCENT_REWARD_KEY",
+    )
 
     @classmethod
     def of_environment(cls) -> RewardLaunch | None:

@@ -50,14 +50,20 @@ class LaunchFiles:
 
     def placed(self) -> PlacedServers:
         found = self._read(SERVERS)
-        return PlacedServers() if found is None else PlacedServers(tuple(found["urls"]), found["error"])
+        return (
+            PlacedServers()
+            if found is None
+            else PlacedServers(tuple(found["urls"]), found["error"])
+        )
 
     def delete(self) -> None:
         if self._read(WANTED) is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, name: str, content: dict[str, Any], *, writer: str = "") -> None:
-        replace_file(self._folder / name, json.dumps({"launch": self._launch, **content}), writer=writer)
+        replace_file(
+            self._folder / name, json.dumps({"launch": self._launch, **content}), writer=writer
+        )
 
     def _read(self, name: str) -> dict[str, Any] | None:
         found = _load(self._folder / name)
@@ -79,7 +85,11 @@ class SamplerFiles(LaunchFiles):
     def wanted(self) -> WantedServers | None:
         """None until the run has asked."""
         found = self._read(WANTED)
-        return None if found is None else WantedServers(found["model"], found["dtype"], found["max_model_len"])
+        return (
+            None
+            if found is None
+            else WantedServers(found["model"], found["dtype"], found["max_model_len"])
+        )
 
     def count(self) -> int | None:
         """How many samplers somebody asked for since the run began."""

@@ -109,7 +109,9 @@ def step_of(line: bytes) -> int | None:
 def find_step(file: BinaryIO, step: int) -> int:
     """The offset of the first line of this step or a later one; the end of the lines where there is none."""
     low, high = 0, last_line_end(file)
-    while low < high:  # lines that start before `low` are of earlier steps, those from `high` on are not
+    while (
+        low < high
+    ):  # lines that start before `low` are of earlier steps, those from `high` on are not
         middle = (low + high) // 2
         after, found = _next_step(file, middle, high)
         low, high = (after, high) if found is not None and found < step else (low, middle)

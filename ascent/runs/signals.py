@@ -27,12 +27,19 @@ class GracefulStop:
 
     def __enter__(self) -> GracefulStop:
         if threading.current_thread() is not threading.main_thread():
-            _say("signals are not handled: Python delivers them to the main thread only, and this is another one")
+            _say(
+                "signals are not handled: Python delivers them to the main thread only, and this is another one"
+            )
             return self
         self._previous = {each: signal.signal(each, self._handle) for each in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         for each, handler in self._previous.items():
             signal.signal(each, handler)
         self._previous = {}

@@ -82,14 +82,18 @@ class _Bars(Progress):
         table = Table.grid(padding=(0, 1))
         for width in (None, PHASE_BAR_WIDTH, None):
             table.add_column(no_wrap=True, width=width)
-        table.add_row(Text(name), ProgressBar(phase.total or None, phase.progress()), Text(phase.describe()))
+        table.add_row(
+            Text(name), ProgressBar(phase.total or None, phase.progress()), Text(phase.describe())
+        )
         yield table
 
 
 class Display:
     """Lines, with bars below them on a terminal. Elsewhere a thread prints the phase when no line came for a while."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream, self._clock = sys.stderr if stream is None else stream, clock
         self._printed_at, self._closed = clock(), threading.Event()
         self.bars: Progress | None = None
@@ -166,7 +170,9 @@ class Terminal:
             left = f"{curve}{self._pace.time_left(self._total)} left"
             self._display.bars.update(self._task, completed=step, description=left)
         if self._should_print(step, metrics):
-            self._display.print(fit([f"step {step}/{self._total}", *self._parts(metrics)], self._display.width))
+            self._display.print(
+                fit([f"step {step}/{self._total}", *self._parts(metrics)], self._display.width)
+            )
 
     def note(self, text: str) -> None:
         """Print a warning above the bars."""
@@ -182,7 +188,9 @@ class Terminal:
             for name, label in SHOWN.items()
             if name in metrics
             and not (name in HIDDEN_IF_ZERO and metrics[name] == 0)
-            and not (name in HIDDEN_IF_EQUAL and metrics[name] == metrics.get(HIDDEN_IF_EQUAL[name]))
+            and not (
+                name in HIDDEN_IF_EQUAL and metrics[name] == metrics.get(HIDDEN_IF_EQUAL[name])
+            )
         ]
         speed = self._pace.tokens_per_second
         pace = [] if speed is None else [f"{speed:,.0f} tokens/s"]
@@ -197,7 +205,11 @@ class Terminal:
         """The first line, the last, those with an evaluation, and others at a limited rate."""
         now = self._clock()
         important = step == self._total or any(name.startswith(EVAL) for name in metrics)
-        if not important and self._last_print is not None and now - self._last_print < SECONDS_BETWEEN_LINES:
+        if (
+            not important
+            and self._last_print is not None
+            and now - self._last_print < SECONDS_BETWEEN_LINES
+        ):
             return False
         self._last_print = now
         return True
@@ -209,7 +221,11 @@ def phase_times(metrics: Mapping[str, float]) -> list[str]:
         return []
     total = metrics["time/step"] + sum(metrics.get(f"time/{name}", 0.0) for name in BETWEEN)
     times = {name: metrics.get(f"time/{name}", 0.0) for name in PHASES}
-    shown = [f"{name} {seconds:.2g}" for name, seconds in times.items() if seconds >= SHORTEST_PHASE * total]
+    shown = [
+        f"{name} {seconds:.2g}"
+        for name, seconds in times.items()
+        if seconds >= SHORTEST_PHASE * total
+    ]
     return [f"{total:.2g} s: {shown[0]}", *shown[1:]] if shown else [f"{total:.2g} s"]
 
 

@@ -35,7 +35,11 @@ class MultiTracker:
     """
 
     def __init__(
-        self, run_folder: Tracker, others: Sequence[Tracker], *, say: Callable[[str], None] = to_stderr
+        self,
+        run_folder: Tracker,
+        others: Sequence[Tracker],
+        *,
+        say: Callable[[str], None] = to_stderr,
     ) -> None:
         self._run_folder, self._others, self._say = run_folder, list(others), say
 
@@ -61,7 +65,9 @@ class MultiTracker:
             try:
                 each.close()
             except Exception as error:
-                self._say(f"{type(each).__name__} could not be closed ({type(error).__name__}: {error})")
+                self._say(
+                    f"{type(each).__name__} could not be closed ({type(error).__name__}: {error})"
+                )
 
     def close(self) -> None:
         self.close_others()
@@ -77,7 +83,11 @@ class TableTracker(ABC):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.log_metrics(step, metrics)
         evaluated = any(name.startswith(EVAL) for name in metrics)
-        if self._samples is not None and step > 0 and (evaluated or step == 1 or step % SAMPLES_EVERY == 0):
+        if (
+            self._samples is not None
+            and step > 0
+            and (evaluated or step == 1 or step % SAMPLES_EVERY == 0)
+        ):
             self._log_records(step, "samples", self._samples())
         if self._answers is not None and evaluated:
             self._log_records(step, "answers", self._answers())
@@ -102,7 +112,9 @@ class TableTracker(ABC):
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     @abstractmethod
-    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None: ...
+    def log_table(
+        self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None: ...
 
 
 class TensorBoard(TableTracker):
@@ -120,9 +132,13 @@ class TensorBoard(TableTracker):
         answers: Records | None = None,
     ) -> None:
         super().__init__(samples, answers)
-        writer = _import("tensorboard.summary.writer.event_file_writer", "TensorBoard", "tensorboard")
+        writer = _import(
+            "tensorboard.summary.writer.event_file_writer", "TensorBoard", "tensorboard"
+        )
         self._events = _import("tensorboard.compat.proto.event_pb2", "TensorBoard", "tensorboard")
-        self._summaries = _import("tensorboard.compat.proto.summary_pb2", "TensorBoard", "tensorboard")
+        self._summaries = _import(
+            "tensorboard.compat.proto.summary_pb2", "TensorBoard", "tensorboard"
+        )
         self._tensors = _import("tensorboard.compat.proto.tensor_pb2", "TensorBoard", "tensorboard")
         self._types = _import("tensorboard.compat.proto.types_pb2", "TensorBoard", "tensorboard")
         self._text = _import("tensorboard.plugins.text.metadata", "TensorBoard", "tensorboard")
@@ -133,10 +149,15 @@ class TensorBoard(TableTracker):
             self._add(resumed_at + 1, session_log=start)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        values = [self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        values = [
+            self._summaries.Summary.Value(tag=name, simple_value=value)
+            for name, value in metrics.items()
+        ]
         self._add(step, summary=self._summaries.Summary(value=values))
 
-    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(
+        self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
         lines = [columns, ["---"] * len(columns), *rows]
         text = "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)
         tensor = self._tensors.TensorProto(dtype=self._types.DT_STRING, string_val=[text.encode()])
@@ -152,7 +173,13 @@ class TensorBoard(TableTracker):
 
 
 def _markdown(cell: Any) -> str:
-    return "" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else markdown_cell(str(cell))
+    return (
+        ""
+        if cell is None
+        else f"{cell:.4g}"
+        if isinstance(cell, float)
+        else markdown_cell(str(cell))
+    )
 
 
 class WeightsAndBiases(TableTracker):
@@ -171,13 +198,22 @@ class WeightsAndBiases(TableTracker):
         super().__init__(samples, answers)
         self._wandb = _import("wandb", "Weights & Biases", "wandb")
         self._run = self._wandb.init(
-            dir=str(folder), project=project, name=name, id=name, resume="allow", config=dict(config)
+            dir=str(folder),
+            project=project,
+            name=name,
+            id=name,
+            resume="allow",
+            config=dict(config),
         )
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({name: value for name, value in metrics.items() if not math.isnan(value)}, step=step)
+        self._run.log(
+            {name: value for name, value in metrics.items() if not math.isnan(value)}, step=step
+        )
 
-    def log_table(self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def log_table(
+        self, step: int, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
         table = self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])
         self._run.log({name: table}, step=step)
 

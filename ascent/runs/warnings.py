@@ -47,7 +47,10 @@ class Rule:
 
     def range(self) -> str:
         """The healthy range as text."""
-        parts = [_describe("at least", self.low, self.low_times), _describe("at most", self.high, self.high_times)]
+        parts = [
+            _describe("at least", self.low, self.low_times),
+            _describe("at most", self.high, self.high_times),
+        ]
         return ", ".join(part for part in parts if part)
 
 
@@ -63,9 +66,14 @@ class RunWarning:
 
     def record(self) -> dict[str, object]:
         return {
-            "name": self.rule.name, "reads": self.rule.reads, "value": self.value, "low": self.low, "high": self.high,
-            "why": self.rule.why, "fix": self.rule.fix,
-        }  # fmt: skip
+            "name": self.rule.name,
+            "reads": self.rule.reads,
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "why": self.rule.why,
+            "fix": self.rule.fix,
+        }
 
     def text(self) -> str:
         side = f"below {self.low:.4g}" if self.value < self.low else f"above {self.high:.4g}"
@@ -81,7 +89,11 @@ def _get(name: str) -> Callable[[Metrics], float | None]:
 
 
 def _clipped(metrics: Metrics) -> float | None:
-    sides = [metrics[name] for name in ("policy/clip_frac_low", "policy/clip_frac_high") if name in metrics]
+    sides = [
+        metrics[name]
+        for name in ("policy/clip_frac_low", "policy/clip_frac_high")
+        if name in metrics
+    ]
     return math.fsum(sides) if sides else None
 
 
@@ -100,11 +112,21 @@ def _zero_variance(metrics: Metrics) -> float | None:
 def _mismatch(metrics: Metrics) -> float | None:
     """None where a correction accounts for it: stale rollouts are expected to differ."""
     corrected = not {"sampler/is_capped_frac", "sampler/is_rejected_frac"}.isdisjoint(metrics)
-    return None if corrected and "sampler/staleness" in metrics else metrics.get("sampler/logprob_diff")
+    return (
+        None
+        if corrected and "sampler/staleness" in metrics
+        else metrics.get("sampler/logprob_diff")
+    )
 
 
 def _rule(
-    name: str, reads: str, why: str, fix: str, *, value: Callable[[Metrics], float | None] | None = None, **more: Any
+    name: str,
+    reads: str,
+    why: str,
+    fix: str,
+    *,
+    value: Callable[[Metrics], float | None] | None = None,
+    **more: Any,
 ) -> Rule:
     """A rule with the healthy range of the registry, unless given. `reads` names the metric, or a sum of two."""
     low, high = healthy(reads.split(" + ")[0])
@@ -114,65 +136,81 @@ def _rule(
 CLIP_FRACTION = "clip_fraction"
 RULES = (
     _rule(
-        "update_too_large", "policy/update_kl",
+        "update_too_large",
+        "policy/update_kl",
         "The updates of one step changed the policy too much; later changes in length, entropy, truncation and "
         "rewards follow from that.",
         advice_text("learning_rate_too_high"),
-        patience=1, explains=("entropy", "length", "truncation", "zero_variance"),
+        patience=1,
+        explains=("entropy", "length", "truncation", "zero_variance"),
     ),
     _rule(
-        "sampler_mismatch", "sampler/logprob_diff",
+        "sampler_mismatch",
+        "sampler/logprob_diff",
         "The sampler's log-probs differ from the trainer's on the same tokens, so training is off-policy.",
         advice_text("sampler_mismatch"),
         value=_mismatch,
     ),
     _rule(
-        CLIP_FRACTION, "policy/clip_frac_low + policy/clip_frac_high",
+        CLIP_FRACTION,
+        "policy/clip_frac_low + policy/clip_frac_high",
         "Many tokens are at the clip bound, where their gradient is 0.",
         "Lower update.learning_rate, update.epochs or update.minibatches.",
         value=_clipped,
     ),
     _rule(
-        "approx_kl", "policy/approx_kl",
+        "approx_kl",
+        "policy/approx_kl",
         "The policy is far from the one that sampled, so the samples are off-policy.",
         "Lower update.learning_rate or update.epochs, or set update.target_kl.",
     ),
     _rule(
-        "ref_kl", "policy/ref_kl",
+        "ref_kl",
+        "policy/ref_kl",
         "The policy is far from the reference, where reward hacking is likely.",
         f"Read samples (ascent show samples --best). {advice_text('kl_runaway')}",
     ),
     _rule(
-        "entropy", "policy/entropy",
+        "entropy",
+        "policy/entropy",
         "Near 0 the policy stops exploring; growing entropy turns completions into noise.",
         f"Falling: {advice_text('entropy_collapse')} Growing: {advice_text('entropy_explosion')}",
         value=_entropy,
-        high_times=3.0, patience=5,
+        high_times=3.0,
+        patience=5,
     ),
     _rule(
-        "length", "completion/length_mean",
+        "length",
+        "completion/length_mean",
         "Completions are much shorter or longer than at the start; the reward may favor length.",
-        "Read samples, and compare with reward/correct over the same steps.", low=0.0, low_times=0.25, high=0.0,
+        "Read samples, and compare with reward/correct over the same steps.",
+        low=0.0,
+        low_times=0.25,
+        high=0.0,
         high_times=4.0,
     ),
     _rule(
-        "truncation", "completion/truncated_frac",
+        "truncation",
+        "completion/truncated_frac",
         "Many completions are cut by the token budget.",
         advice_text("truncation"),
     ),
     _rule(
-        "zero_variance", "reward/zero_std_frac",
+        "zero_variance",
+        "reward/zero_std_frac",
         "Nearly all groups have equal rewards, all right or all wrong, so there is almost no training signal.",
         f"Easier or harder prompts, partial credit, {advice_text('no_signal')}",
         value=_zero_variance,
         patience=5,
     ),
     _rule(
-        "reward_failures", "reward/failure_frac",
+        "reward_failures",
+        "reward/failure_frac",
         "Completions could not be scored and are left out; the counts by reason are reward/failures/REWARD/REASON.",
-        "Fix the reward: its first failure was printed.", patience=1,
+        "Fix the reward: its first failure was printed.",
+        patience=1,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -187,19 +225,31 @@ class Monitor:
 
     def __init__(self, rules: Sequence[Rule] = RULES, *, expected: Collection[str] = ()) -> None:
         self._rules = {rule: _RuleState() for rule in rules if rule.name not in expected}
-        self._suppressed: dict[str, int] = {}  # rule -> training steps for which it stays suppressed
+        self._suppressed: dict[
+            str, int
+        ] = {}  # rule -> training steps for which it stays suppressed
 
     def update(self, step: int, metrics: Metrics) -> list[RunWarning]:
         """The new warnings of this step."""
-        found = [self._check(rule, state, step, rule.value(metrics)) for rule, state in self._rules.items()]
-        warnings = [each for each in found if each is not None and not self._suppressed.get(each.rule.name)]
+        found = [
+            self._check(rule, state, step, rule.value(metrics))
+            for rule, state in self._rules.items()
+        ]
+        warnings = [
+            each for each in found if each is not None and not self._suppressed.get(each.rule.name)
+        ]
         for rule, state in self._rules.items():
             if rule.value(metrics) is not None:  # a step that trained
-                left = {name: FIRST if state.outside else self._suppressed.get(name, 0) - 1 for name in rule.explains}
+                left = {
+                    name: FIRST if state.outside else self._suppressed.get(name, 0) - 1
+                    for name in rule.explains
+                }
                 self._suppressed |= {name: max(0, steps) for name, steps in left.items()}
         return warnings
 
-    def _check(self, rule: Rule, state: _RuleState, step: int, value: float | None) -> RunWarning | None:
+    def _check(
+        self, rule: Rule, state: _RuleState, step: int, value: float | None
+    ) -> RunWarning | None:
         if value is None or math.isnan(value):
             return None
         if rule.relative and len(state.first) < FIRST:

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 BUILTINS = frozenset(dir(builtins))
-_CONTROL_FLOW = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
+_CONTROL_FLOW = (
+    ast.For,
+    ast.While,
+    ast.If,
+    ast.With,
+    ast.Try,
+    ast.Match,
+    ast.AsyncFor,
+    ast.AsyncWith,
+)
 _parse_lock = threading.Lock()  # warnings filters are global to all threads
 
 
@@ -38,7 +47,9 @@ class _Code:
     @property
     def imported(self) -> frozenset[str]:
         imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        return frozenset((each.asname or each.name).partition(".")[0] for node in imports for each in node.names)
+        return frozenset(
+            (each.asname or each.name).partition(".")[0] for node in imports for each in node.names
+        )
 
     @property
     def defined(self) -> frozenset[str]:
@@ -51,16 +62,27 @@ def parse(items: Sequence[str], setup: str = "", function: str = "") -> ParsedTe
     setup_code = _parse_code(setup, "the set-up")
     codes = [_parse_code(item, f"test {index}") for index, item in enumerate(items)]
     all_code = [setup_code, *codes]
-    cases = _cases(codes, _union(each.defined for each in all_code), _union(each.imported for each in all_code))
-    names = _union(each.read for each in all_code) - _union(each.bound for each in all_code) - BUILTINS
+    cases = _cases(
+        codes, _union(each.defined for each in all_code), _union(each.imported for each in all_code)
+    )
+    names = (
+        _union(each.read for each in all_code) - _union(each.bound for each in all_code) - BUILTINS
+    )
     names |= {function} if function else frozenset()
     if not names:
         names = _shadowed_builtin(cases)
-    standalone, definers = [], Counter(name for each in (setup_code, *cases) for name in each.defined)
+    standalone, definers = (
+        [],
+        Counter(name for each in (setup_code, *cases) for name in each.defined),
+    )
     for case in cases:
-        shared = {name for name in case.read - names if definers[name] > (name in case.defined)}  # with other cases
+        shared = {
+            name for name in case.read - names if definers[name] > (name in case.defined)
+        }  # with other cases
         if not shared and not case.read & names:
-            raise ValueError(f"{_describe(case.text)} calls nothing of the program, so it tests nothing")
+            raise ValueError(
+                f"{_describe(case.text)} calls nothing of the program, so it tests nothing"
+            )
         standalone.append(not shared)
     return ParsedTests(tuple(case.text for case in cases), tuple(sorted(names)), tuple(standalone))
 
@@ -76,7 +98,9 @@ def _parse_code(text: str, what: str) -> _Code:
         raise ValueError(f"{what} is no Python: {error} in {_describe(text)}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert) and isinstance(node.test, ast.Tuple) and node.test.elts:
-            raise ValueError(f"{what} asserts a tuple, which is always true: {_describe(text)}; remove the parentheses")
+            raise ValueError(
+                f"{what} asserts a tuple, which is always true: {_describe(text)}; remove the parentheses"
+            )
     return _Code(text, tree, frozenset(read), frozenset(bound))
 
 
@@ -89,11 +113,15 @@ def _globals(top: symtable.SymbolTable) -> tuple[set[str], set[str]]:
         for symbol in table.get_symbols():
             if table is top or symbol.is_global():
                 read |= {symbol.get_name()} if symbol.is_referenced() else set()
-                bound |= {symbol.get_name()} if symbol.is_assigned() or symbol.is_imported() else set()
+                bound |= (
+                    {symbol.get_name()} if symbol.is_assigned() or symbol.is_imported() else set()
+                )
     return read, bound
 
 
-def _cases(codes: Sequence[_Code], defined: frozenset[str], imported: frozenset[str]) -> list[_Code]:
+def _cases(
+    codes: Sequence[_Code], defined: frozenset[str], imported: frozenset[str]
+) -> list[_Code]:
     """A line such as `result = f(10)` is not a test: it belongs to the next one."""
     cases: list[_Code] = []
     pending: list[_Code] = []
@@ -103,7 +131,9 @@ def _cases(codes: Sequence[_Code], defined: frozenset[str], imported: frozenset[
             cases.append(_join(pending))
             pending = []
     if not cases:
-        raise ValueError("nothing is asserted: no item is an assert, a loop or a call of a function of the tests")
+        raise ValueError(
+            "nothing is asserted: no item is an assert, a loop or a call of a function of the tests"
+        )
     return [*cases[:-1], _join([cases[-1], *pending])]
 
 
@@ -123,7 +153,9 @@ def _is_test(node: ast.stmt, defined: frozenset[str], imported: frozenset[str]) 
         called = called.value if isinstance(called, ast.Attribute) else called.func
     if not isinstance(called, ast.Name):
         return False
-    return (on_instance and called.id in defined) or (called.id in imported and bool(names - imported - BUILTINS))
+    return (on_instance and called.id in defined) or (
+        called.id in imported and bool(names - imported - BUILTINS)
+    )
 
 
 def _join(codes: Sequence[_Code]) -> _Code:
@@ -139,7 +171,11 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 def _shadowed_builtin(cases: Iterable[_Code]) -> frozenset[str]:
     """The built-in that every case calls, if they need no other name: the task is to write a `sum`."""
     called = [
-        {node.func.id for node in ast.walk(case.tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        {
+            node.func.id
+            for node in ast.walk(case.tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
         for case in cases
     ]
     common = set.intersection(*called) & BUILTINS

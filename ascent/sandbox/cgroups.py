@@ -25,9 +25,13 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         limit, events = next(pair for pair in _FILES if (folder / pair[0]).exists())
-        self._limit, self._members = (os.open(folder / name, os.O_WRONLY) for name in (limit, "cgroup.procs"))
+        self._limit, self._members = (
+            os.open(folder / name, os.O_WRONLY) for name in (limit, "cgroup.procs")
+        )
         self._events = os.open(folder / events, os.O_RDONLY)
-        self._processes = os.open(folder / "pids.max", os.O_WRONLY) if (folder / "pids.max").exists() else None
+        self._processes = (
+            os.open(folder / "pids.max", os.O_WRONLY) if (folder / "pids.max").exists() else None
+        )
         for name, value in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
             with contextlib.suppress(OSError):  # version 1 has neither
                 (folder / name).write_text(value)
@@ -94,4 +98,8 @@ def _parent_groups() -> Iterator[Path]:
         if controllers in ("", "memory"):
             root = ROOT / controllers
             own = root / path.lstrip("/")
-            yield from (group for group in (own, *own.parents) if group.is_relative_to(root) and group.is_dir())
+            yield from (
+                group
+                for group in (own, *own.parents)
+                if group.is_relative_to(root) and group.is_dir()
+            )

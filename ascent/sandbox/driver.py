@@ -83,7 +83,10 @@ class Program:
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         self._source, prelude = message["source"], message["prelude"]
         if message["define"]:
-            if prelude and self._source.lstrip("\r\n")[:1] in (" ", "\t"):  # the body of the prelude's function
+            if prelude and self._source.lstrip("\r\n")[:1] in (
+                " ",
+                "\t",
+            ):  # the body of the prelude's function
                 self._source = prelude + self._source
             elif prelude:
                 exec(_compile(prelude, "<given>"), self._names)
@@ -103,12 +106,18 @@ class Program:
         return {"value": encode(getattr(self._objects[message["of"]], message["name"]), self._keep)}
 
     def assign(self, message: dict[str, Any]) -> dict[str, Any]:
-        setattr(self._objects[message["of"]], message["name"], decode(message["value"], self._objects.__getitem__))
+        setattr(
+            self._objects[message["of"]],
+            message["name"],
+            decode(message["value"], self._objects.__getitem__),
+        )
         return {"value": None}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
         args = [decode(arg, self._objects.__getitem__) for arg in message["args"]]
-        kwargs = {key: decode(arg, self._objects.__getitem__) for key, arg in message["kwargs"].items()}
+        kwargs = {
+            key: decode(arg, self._objects.__getitem__) for key, arg in message["kwargs"].items()
+        }
         value = encode(self._objects[message["of"]](*args, **kwargs), self._keep)
         # Arguments changed in place are part of the reply.
         changed = {
@@ -133,11 +142,18 @@ class Program:
         max_bytes = message["max_bytes"]
         # Bytes that are not UTF-8 become something that equals no text.
         text, error = (
-            os.pread(file, max_bytes + 1, 0).decode("utf-8", "surrogateescape") for file in (stdout_file, stderr_file)
+            os.pread(file, max_bytes + 1, 0).decode("utf-8", "surrogateescape")
+            for file in (stdout_file, stderr_file)
         )
         for file in (stdin_file, stdout_file, stderr_file):
             os.close(file)
-        return {"value": {"status": os.waitstatus_to_exitcode(status), "stdout": text, "stderr": error[-2000:]}}
+        return {
+            "value": {
+                "status": os.waitstatus_to_exitcode(status),
+                "stdout": text,
+                "stderr": error[-2000:],
+            }
+        }
 
     def _keep(self, value: Any) -> dict[str, int]:
         self._objects.append(value)
@@ -217,7 +233,9 @@ def _outgoing(value: Any) -> Any:
     def other(left: Any) -> Any:
         if isinstance(left, Remote):
             return {"h": left._handle()}
-        raise Unsupported(f"a test passes a {type(left).__name__} to the program; only plain data can be sent")
+        raise Unsupported(
+            f"a test passes a {type(left).__name__} to the program; only plain data can be sent"
+        )
 
     return encode(value, other)
 
@@ -289,7 +307,11 @@ def _rebuild_exception(kind: str, text: str) -> Exception:
     Not an AssertionError or StopIteration, which have a meaning for the calling code.
     """
     data = getattr(builtins, kind, None)
-    if isinstance(data, type) and issubclass(data, Exception) and not issubclass(data, _CONTROL_EXCEPTIONS):
+    if (
+        isinstance(data, type)
+        and issubclass(data, Exception)
+        and not issubclass(data, _CONTROL_EXCEPTIONS)
+    ):
         try:
             return data(text)
         except TypeError:  # such as UnicodeDecodeError, with more arguments

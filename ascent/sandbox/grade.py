@@ -111,7 +111,9 @@ def _stdio(job: dict[str, Any], limits: Limits, start: Start, passed: list[bool]
         _load(session, job, False, clock)
         for case in job["cases"]:
             status, stdout, _ = _run(session, case["input"], limits, clock)
-            passed.append(status == 0 and normalized_lines(stdout) == normalized_lines(case["output"]))
+            passed.append(
+                status == 0 and normalized_lines(stdout) == normalized_lines(case["output"])
+            )
 
 
 def normalized_lines(text: str) -> list[str]:
@@ -127,8 +129,13 @@ def _calls(job: dict[str, Any], limits: Limits, start: Start, passed: list[bool]
         if "error" in target:
             raise ProgramEnded("raised", _error_text(target))
         for case in job["cases"]:
-            reply = clock.request(session, {"op": "call", "of": 0, "args": case["args"], "kwargs": case["kwargs"]})
-            with clock.case() as seconds, _alarm(seconds):  # a set of colliding numbers can take minutes
+            reply = clock.request(
+                session, {"op": "call", "of": 0, "args": case["args"], "kwargs": case["kwargs"]}
+            )
+            with (
+                clock.case() as seconds,
+                _alarm(seconds),
+            ):  # a set of colliding numbers can take minutes
                 passed.append(_is_expected(case["expected"], reply, job["tolerance"]))
 
 
@@ -138,7 +145,10 @@ def _is_expected(expected: list[Any], reply: dict[str, Any], tolerance: float) -
         return False
     try:
         value = decode(reply["value"])
-        return any(equal_values(decode(expected_value), value, tolerance=tolerance) for expected_value in expected)
+        return any(
+            equal_values(decode(expected_value), value, tolerance=tolerance)
+            for expected_value in expected
+        )
     except (ValueError, RecursionError):
         return False
 
@@ -177,13 +187,20 @@ class _Relay:
     the program, and count against it.
     """
 
-    def __init__(self, tests: Session, program: Session, job: dict[str, Any], limits: Limits) -> None:
+    def __init__(
+        self, tests: Session, program: Session, job: dict[str, Any], limits: Limits
+    ) -> None:
         self.loaded = False
         self._tests, self._program, self._job = tests, program, job
         # Separate budgets: a slow program does not use up the tests' time.
         self._tests_clock, self._program_clock = Clock(limits), Clock(limits)
-        patient = max(limits.wall_seconds, UNCALLED_SECONDS), max(limits.test_seconds, UNCALLED_SECONDS)
-        self._uncalled_clock = Clock(replace(limits, wall_seconds=patient[0], test_seconds=patient[1]))
+        patient = (
+            max(limits.wall_seconds, UNCALLED_SECONDS),
+            max(limits.test_seconds, UNCALLED_SECONDS),
+        )
+        self._uncalled_clock = Clock(
+            replace(limits, wall_seconds=patient[0], test_seconds=patient[1])
+        )
 
     def run(self, message: dict[str, Any], *, standalone: bool = False) -> bool:
         """True if the code ran to its end. `standalone` code that fails without a call fails for every program."""
@@ -194,7 +211,9 @@ class _Relay:
             frame = self._send_tests(self._call_program(frame["ask"]))
         if "unsupported" in frame:
             raise BadTests(str(frame["unsupported"]))
-        if "error" in frame and (not self.loaded or (standalone and not called and not _exhausted(frame))):
+        if "error" in frame and (
+            not self.loaded or (standalone and not called and not _exhausted(frame))
+        ):
             raise BadTests(f"a test fails before it calls the program: {_error_text(frame)}")
         return "value" in frame
 
@@ -215,7 +234,9 @@ class _Relay:
             self.loaded = True
             _load(self._program, self._job, True, self._program_clock)
         reply = self._program_clock.request(self._program, question)
-        allowed: dict[str, Any] = {key: reply[key] for key in ("value", "changed", "error") if key in reply}
+        allowed: dict[str, Any] = {
+            key: reply[key] for key in ("value", "changed", "error") if key in reply
+        }
         if not allowed.keys() & {"value", "error"}:
             raise ProgramEnded("garbage", "a reply with neither a value nor an error")
         return allowed

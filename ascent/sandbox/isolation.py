@@ -57,10 +57,14 @@ class Interpreter:
 
     executable: Path
     prefix: Path
-    mounted_at: Path  # where the worker sees the prefix; differs if its user cannot read the real path
+    mounted_at: (
+        Path  # where the worker sees the prefix; differs if its user cannot read the real path
+    )
     modules: tuple[Path, ...] = ()  # the standard library
     packages: tuple[Path, ...] = ()  # folders in there that are hidden
-    libraries: tuple[tuple[Path, Path], ...] = ()  # (file, name it is loaded by), outside the modules
+    libraries: tuple[
+        tuple[Path, Path], ...
+    ] = ()  # (file, name it is loaded by), outside the modules
 
     @classmethod
     def current(cls) -> Interpreter:
@@ -68,21 +72,35 @@ class Interpreter:
         name = f"python{sys.version_info.major}.{sys.version_info.minor}"
         executable = prefix / "bin" / name
         if not executable.exists():
-            raise ValueError(f"there is no {executable}; the sandbox runs programs on the interpreter of {prefix}")
+            raise ValueError(
+                f"there is no {executable}; the sandbox runs programs on the interpreter of {prefix}"
+            )
         words, there = [str(executable), "-I", "-S", "-B", "-c", _LIST_FILES], environment("/")
         result = subprocess.run(words, capture_output=True, text=True, check=False, env=there)
         if result.returncode != 0:
-            raise ValueError(f"{executable} could not list its modules: {result.stderr.strip()[-500:]}")
-        found, loaded = ([Path(os.path.normpath(name)) for name in names] for names in json.loads(result.stdout))
+            raise ValueError(
+                f"{executable} could not list its modules: {result.stderr.strip()[-500:]}"
+            )
+        found, loaded = (
+            [Path(os.path.normpath(name)) for name in names] for names in json.loads(result.stdout)
+        )
         modules = [path for path in found if not any(other in path.parents for other in found)]
         inside = [path / name for path in modules for name in ("site-packages", "dist-packages")]
-        libraries = [(name.resolve(), name) for name in loaded if not any(path in name.parents for path in modules)]
+        libraries = [
+            (name.resolve(), name)
+            for name in loaded
+            if not any(path in name.parents for path in modules)
+        ]
         packages = [path for path in inside if path.is_dir()]
         return cls(executable, prefix, prefix, tuple(modules), tuple(packages), tuple(libraries))
 
     def visible_path(self, path: Path) -> str:
         """The path at which the worker sees a file."""
-        return str(self.mounted_at / path.relative_to(self.prefix) if path.is_relative_to(self.prefix) else path)
+        return str(
+            self.mounted_at / path.relative_to(self.prefix)
+            if path.is_relative_to(self.prefix)
+            else path
+        )
 
 
 def require_bubblewrap() -> str:
@@ -97,7 +115,9 @@ def require_bubblewrap() -> str:
     text = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
     version = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
     if version < MIN_VERSION:
-        raise ValueError(f"{text.strip() or found} is too old for the sandbox; install {PACKAGE} 0.7 or newer")
+        raise ValueError(
+            f"{text.strip() or found} is too old for the sandbox; install {PACKAGE} 0.7 or newer"
+        )
     return found
 
 
@@ -124,7 +144,9 @@ def _mount_readable(interpreter: Interpreter) -> Interpreter:
     """The same prefix, mounted where every user can read it, in a mount namespace of this process only."""
     libc = ctypes.CDLL(None, use_errno=True)
     # Covered for this process only, so nothing is left behind.
-    place = next(folder for folder in _MOUNT_POINTS if folder.is_dir() and folder.stat().st_mode & 0o001)
+    place = next(
+        folder for folder in _MOUNT_POINTS if folder.is_dir() and folder.stat().st_mode & 0o001
+    )
     for done in (
         libc.unshare(_NEW_MOUNTS),
         libc.mount(b"none", b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None),
@@ -140,12 +162,26 @@ def _mount_readable(interpreter: Interpreter) -> Interpreter:
 
 
 def bwrap_command(
-    bwrap: str, interpreter: Interpreter, limits: Limits, *, descriptors: Mapping[str, int], inner: list[str]
+    bwrap: str,
+    interpreter: Interpreter,
+    limits: Limits,
+    *,
+    descriptors: Mapping[str, int],
+    inner: list[str],
 ) -> list[str]:
     """bubblewrap's command line: an almost empty read-only root, no network, no other processes. `descriptors` are for
     its options of those names (seccomp, info-fd)."""
     temp = str(int(limits.temp_mb * MEGABYTE))
-    words = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    words = [
+        bwrap,
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+        "--cap-drop",
+        "ALL",
+        "--hostname",
+        "sandbox",
+    ]
     words += ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try"]
     for option, number in descriptors.items():
@@ -165,7 +201,13 @@ def bwrap_command(
 def environment(home: str) -> dict[str, str]:
     """The whole environment of a program: nothing of ours."""
     return {
-        **{"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
+        **{
+            "HOME": home,
+            "TMPDIR": home,
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+        },
         "MALLOC_ARENA_MAX": "1",  # else every thread reserves 64 MB of the address space, which is limited
     }
 
@@ -174,7 +216,11 @@ def _files(interpreter: Interpreter) -> list[str]:
     """Bind the interpreter, its modules and their libraries: no packages, no shell, no set-user-id program."""
     bound = [(interpreter.executable, interpreter.executable), *interpreter.libraries]
     bound += [(path, path) for path in interpreter.modules]
-    words = [word for file, name in bound for word in ("--ro-bind", interpreter.visible_path(file), str(name))]
+    words = [
+        word
+        for file, name in bound
+        for word in ("--ro-bind", interpreter.visible_path(file), str(name))
+    ]
     for path in interpreter.packages:
         words += ["--tmpfs", str(path), "--remount-ro", str(path)]
     return [*words, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]

@@ -26,11 +26,17 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"Limits.{field.name}={value}, but a limit is a finite number above 0")
+                raise ValueError(
+                    f"Limits.{field.name}={value}, but a limit is a finite number above 0"
+                )
         if self.memory_mb < 64:
-            raise ValueError(f"Limits.memory_mb={self.memory_mb}, but the interpreter alone needs 64")
+            raise ValueError(
+                f"Limits.memory_mb={self.memory_mb}, but the interpreter alone needs 64"
+            )
         if self.processes < 4:
-            raise ValueError(f"Limits.processes={self.processes}, but the sandbox itself uses 3; give at least 4")
+            raise ValueError(
+                f"Limits.processes={self.processes}, but the sandbox itself uses 3; give at least 4"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -28,7 +28,10 @@ def process_tree(root: int) -> list[int]:
         found.append(pid)
         try:
             for task in os.listdir(f"/proc/{pid}/task"):
-                pending += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+                pending += [
+                    int(child)
+                    for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+                ]
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
@@ -81,7 +84,9 @@ def _mappings(folder: str, limit: int) -> int:
 def _sockets(init: int) -> int:
     """Also those not accepted yet, or in transit to another process."""
     try:
-        kinds = [line.split()[4] for line in Path(f"/proc/{init}/net/unix").read_text().splitlines()[1:]]
+        kinds = [
+            line.split()[4] for line in Path(f"/proc/{init}/net/unix").read_text().splitlines()[1:]
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return (len(kinds) + (_DATAGRAM_SENDERS - 1) * kinds.count(_DATAGRAM)) * _socket_size()
@@ -100,4 +105,6 @@ def _folder(path: str) -> int:
         size = os.statvfs(path)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
-    return (size.f_blocks - size.f_bfree) * size.f_frsize + (size.f_files - size.f_ffree) * _INODE_BYTES
+    return (size.f_blocks - size.f_bfree) * size.f_frsize + (
+        size.f_files - size.f_ffree
+    ) * _INODE_BYTES

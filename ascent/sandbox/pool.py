@@ -59,7 +59,11 @@ class Worker:
 
     def _start(self) -> None:
         self._process = self._starter.submit(
-            subprocess.Popen, self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            subprocess.Popen,
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         ).result()
         self._buffer = b""
         message = self._read_line(START_SECONDS)
@@ -75,7 +79,9 @@ class Worker:
                 raise WorkerTimeout(f"no answer within {seconds:.3g} s")
             chunk = os.read(out, 1 << 16)
             if not chunk:
-                raise WorkerDied(f"{' '.join(self._command[1:4])} ended with status {self._process.wait()}")
+                raise WorkerDied(
+                    f"{' '.join(self._command[1:4])} ended with status {self._process.wait()}"
+                )
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         return json.loads(line)
@@ -142,7 +148,9 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -158,5 +166,7 @@ def signal_ready() -> None:
     its input.
     """
     if ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
-        raise RuntimeError("prctl(PR_SET_PDEATHSIG) failed, so this worker could outlive the run that started it")
+        raise RuntimeError(
+            "prctl(PR_SET_PDEATHSIG) failed, so this worker could outlive the run that started it"
+        )
     print(json.dumps({"ready": True}), flush=True)

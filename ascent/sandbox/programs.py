@@ -41,8 +41,12 @@ class Suite:
             _text(stdin, f"the input of case {index}")
             _text(expected, f"the output of case {index}")
         if cases and not any(expected.strip() for _, expected in cases):
-            raise ValueError("every expected output is empty, so a program that does nothing passes")
-        return cls("stdio", tuple({"input": stdin, "output": expected} for stdin, expected in cases))
+            raise ValueError(
+                "every expected output is empty, so a program that does nothing passes"
+            )
+        return cls(
+            "stdio", tuple({"input": stdin, "output": expected} for stdin, expected in cases)
+        )
 
     @classmethod
     def calls(
@@ -57,19 +61,31 @@ class Suite:
         """(arguments, expected value) of one function; plain data only. With `unwrap`, an expected list of one item
         stands for the item as well."""
         _identifier(function)
-        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
-            raise ValueError(f"tolerance={tolerance!r}, but it is a relative error of at least 0 and below 1")
+        if (
+            isinstance(tolerance, bool)
+            or not isinstance(tolerance, int | float)
+            or not 0 <= tolerance < 1
+        ):
+            raise ValueError(
+                f"tolerance={tolerance!r}, but it is a relative error of at least 0 and below 1"
+            )
         if cases and all(expected is None for _, expected in cases):
-            raise ValueError(f"every expected value of {function} is None, so a function that does nothing passes")
+            raise ValueError(
+                f"every expected value of {function} is None, so a function that does nothing passes"
+            )
         encoded = tuple(_call(index, *case, unwrap) for index, case in enumerate(cases))
         return cls("calls", encoded, function=function, tolerance=tolerance, prelude=prelude)
 
     @classmethod
-    def asserts(cls, cases: Sequence[str], *, setup: str = "", function: str = "", prelude: str = "") -> Suite:
+    def asserts(
+        cls, cases: Sequence[str], *, setup: str = "", function: str = "", prelude: str = ""
+    ) -> Suite:
         """Test code, one case each, after `setup`; undefined names are the program's, and so is `function`. An item
         that tests nothing, such as `result = f(10)`, belongs to the next case."""
         if isinstance(cases, str) or not isinstance(cases, Sequence):
-            raise ValueError(f"asserts is a {type(cases).__name__}, but it is a list of texts, one for each test")
+            raise ValueError(
+                f"asserts is a {type(cases).__name__}, but it is a list of texts, one for each test"
+            )
         for index, case in enumerate(cases):
             _text(case, f"test {index}")
         _text(setup, "the set-up")
@@ -92,7 +108,9 @@ class Suite:
 
 def _text(value: Any, what: str) -> None:
     if not isinstance(value, str):
-        raise ValueError(f"{what} is {str(value)[:60]} ({type(value).__name__}), but it must be text")
+        raise ValueError(
+            f"{what} is {str(value)[:60]} ({type(value).__name__}), but it must be text"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -106,19 +124,29 @@ def _identifier(name: Any) -> None:
 
 def _call(index: int, args: Any, expected: Any, unwrap: bool) -> dict[str, Any]:
     if not isinstance(args, list | tuple):
-        raise ValueError(f"the arguments of case {index} are a {type(args).__name__}, but they must be a list")
+        raise ValueError(
+            f"the arguments of case {index} are a {type(args).__name__}, but they must be a list"
+        )
     try:
         stdin = [encode(arg) for arg in args]
         accepted = [
             encode(expected),
-            *([encode(expected[0])] if unwrap and isinstance(expected, list) and len(expected) == 1 else []),
+            *(
+                [encode(expected[0])]
+                if unwrap and isinstance(expected, list) and len(expected) == 1
+                else []
+            ),
         ]
     except NotPlain as error:
-        raise ValueError(f"case {index} holds no plain data ({error}); write it as asserts") from error
+        raise ValueError(
+            f"case {index} holds no plain data ({error}); write it as asserts"
+        ) from error
     except RecursionError:
         raise ValueError(f"case {index} is nested too deep") from None
     if not equal_values(decode(accepted[0]), decode(accepted[0])):
-        raise ValueError(f"case {index} expects {str(expected)[:60]}, which equals nothing, not even itself")
+        raise ValueError(
+            f"case {index} expects {str(expected)[:60]}, which equals nothing, not even itself"
+        )
     return {"args": stdin, "kwargs": {}, "expected": accepted}
 
 
@@ -127,7 +155,9 @@ class Verdict:
     """The result of the tests. `passed` is None if there is no verdict; `reason` then says why."""
 
     passed: tuple[bool, ...] | None
-    reason: str | None = None  # bad_tests, sandbox, worker; or how the program ended: time, memory, output, died, ...
+    reason: str | None = (
+        None  # bad_tests, sandbox, worker; or how the program ended: time, memory, output, died, ...
+    )
     detail: str = ""
 
     @property
@@ -207,8 +237,18 @@ class Sandbox:
 
     def _job(self, source: str, tests: Suite) -> dict[str, Any]:
         return {
-            **{"source": source, "style": tests.style, "cases": tests.cases, "function": tests.function},
-            **{"setup": tests.setup, "tolerance": tests.tolerance, "prelude": tests.prelude, "names": tests.names},
+            **{
+                "source": source,
+                "style": tests.style,
+                "cases": tests.cases,
+                "function": tests.function,
+            },
+            **{
+                "setup": tests.setup,
+                "tolerance": tests.tolerance,
+                "prelude": tests.prelude,
+                "names": tests.names,
+            },
             **{"standalone": tests.standalone, "limits": self.limits.as_dict()},
         }
 

@@ -47,7 +47,9 @@ def driver_source() -> str:
     texts = [Path(str(module.__file__)).read_text() for module in (values, driver)]
     future, shared = "from __future__ import annotations\n", "from ascent.sandbox.values import"
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
-    return future + "".join(line for line in lines if line != future and not line.startswith(shared))
+    return future + "".join(
+        line for line in lines if line != future and not line.startswith(shared)
+    )
 
 
 class Session:
@@ -71,7 +73,10 @@ class Session:
         self._init_pid: int | None = None
         self._group = (groups or {}).get(side)
         self._stop_reason: ProgramEnded | SandboxError | None = None
-        self._closing, self._watcher = threading.Event(), threading.Thread(target=self._watch, daemon=True)
+        self._closing, self._watcher = (
+            threading.Event(),
+            threading.Thread(target=self._watch, daemon=True),
+        )
         self._home: str | None = None
         self._errors = os.memfd_create("stderr")
         inner = ["-I", "-S", "-B", "-c", source, side, json.dumps(limits.as_dict())]
@@ -79,7 +84,9 @@ class Session:
             self._start_wrapped(bwrap, interpreter, inner)
         else:
             self._home = tempfile.mkdtemp(prefix="ascent-program-")
-            self._spawn([str(interpreter.executable), *inner], environment(self._home), self._home, ())
+            self._spawn(
+                [str(interpreter.executable), *inner], environment(self._home), self._home, ()
+            )
         try:
             ready = self.receive(START_SECONDS)
         except ProgramEnded as error:
@@ -95,7 +102,9 @@ class Session:
         os.lseek(filter_fd, 0, os.SEEK_SET)
         info, info_fd = os.pipe()
         descriptors = {"seccomp": filter_fd, "info-fd": info_fd}
-        arguments = bwrap_command(bwrap, interpreter, self._limits, descriptors=descriptors, inner=inner)
+        arguments = bwrap_command(
+            bwrap, interpreter, self._limits, descriptors=descriptors, inner=inner
+        )
         self._spawn(arguments, {}, "/", tuple(descriptors.values()))
         for descriptor in descriptors.values():
             os.close(descriptor)
@@ -106,14 +115,25 @@ class Session:
             with contextlib.suppress(ProcessLookupError):
                 self._init_fd = os.pidfd_open(self._init_pid)
             # It has at most one child, the interpreter, which is starting.
-            if self._group is not None and not self._group.add_process(self._init_pid, self._limits):
+            if self._group is not None and not self._group.add_process(
+                self._init_pid, self._limits
+            ):
                 self._group = None
 
-    def _spawn(self, arguments: list[str], env: dict[str, str], cwd: str, keep: tuple[int, ...]) -> None:
+    def _spawn(
+        self, arguments: list[str], env: dict[str, str], cwd: str, keep: tuple[int, ...]
+    ) -> None:
         self._process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=env, cwd=cwd,
-            start_new_session=True, pass_fds=keep, bufsize=0,
-        )  # fmt: skip
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=keep,
+            bufsize=0,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -158,7 +178,9 @@ class Session:
             return None
         (length,) = struct.unpack(">I", self._buffer[:4])
         if length > self._max_frame_bytes:
-            raise ProgramEnded("output", f"an answer of {length} bytes, more than {self._max_frame_bytes}")
+            raise ProgramEnded(
+                "output", f"an answer of {length} bytes, more than {self._max_frame_bytes}"
+            )
         if len(self._buffer) < 4 + length:
             return None
         text = bytes(self._buffer[4 : 4 + length])
@@ -178,11 +200,15 @@ class Session:
             try:
                 used = memory.used_bytes(self._process.pid, self._init_pid, FOLDERS)
                 if used > most * MEGABYTE:
-                    self._stop_reason = ProgramEnded("memory", f"{used >> 20} MB in all, more than {most}")
+                    self._stop_reason = ProgramEnded(
+                        "memory", f"{used >> 20} MB in all, more than {most}"
+                    )
                 else:
                     self._stop_reason = self._check_oom()
             except Exception as error:
-                self._stop_reason = SandboxError(f"the program's memory could not be measured: {error!r}")
+                self._stop_reason = SandboxError(
+                    f"the program's memory could not be measured: {error!r}"
+                )
         if self._stop_reason is not None:
             self._kill()
 

@@ -14,7 +14,9 @@ from typing import Any
 class BackgroundCall:
     """Runs a function in a thread and keeps its result or error; `done` is called in that thread afterwards."""
 
-    def __init__(self, work: Callable[[], Any], *, name: str, done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, work: Callable[[], Any], *, name: str, done: Callable[[], None] = lambda: None
+    ) -> None:
         self.value: Any = None
         self.error: BaseException | None = None
         self._filled, self._done = threading.Event(), done

@@ -22,7 +22,10 @@ MAX_ITERATOR_ITEMS = 100_000
 # int() refuses longer decimal strings, which JSON uses.
 MAX_JSON_INT = 1 << 256
 # Types that are encoded by name.
-TYPES = {each.__name__: each for each in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)}
+TYPES = {
+    each.__name__: each
+    for each in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)
+}
 
 
 class NotPlain(TypeError):
@@ -73,7 +76,12 @@ def _encode_many(value: Any, other: Callable[[Any], Any] | None) -> Any:
     if any(value is each for each in TYPES.values()):
         return {"y": value.__name__}
     if isinstance(value, Iterator):
-        return {"g": [encode(item, other) for _, item in zip(range(MAX_ITERATOR_ITEMS), value, strict=False)]}
+        return {
+            "g": [
+                encode(item, other)
+                for _, item in zip(range(MAX_ITERATOR_ITEMS), value, strict=False)
+            ]
+        }
     if other is None:
         raise NotPlain(f"{type(value).__name__} is no plain data")
     return other(value)
@@ -114,7 +122,9 @@ _DECODERS: dict[str, Callable[[Any, _Other], Any]] = {
     "u": lambda inner, other: bytes.fromhex(inner).decode("utf-8", "surrogatepass"),
     "t": lambda inner, other: tuple(decode(item, other) for item in inner),
     "s": lambda inner, other: {_key(decode(item, other)) for item in inner},
-    "d": lambda inner, other: {_key(decode(key, other)): decode(item, other) for key, item in inner},
+    "d": lambda inner, other: {
+        _key(decode(key, other)): decode(item, other) for key, item in inner
+    },
     "r": lambda inner, other: range(*[decode(bound) for bound in inner]),
     "q": lambda inner, other: deque(decode(item, other) for item in inner),
     "y": lambda inner, other: TYPES[inner],
@@ -128,14 +138,18 @@ def equal_values(expected: Any, value: Any, *, tolerance: float = 1e-9) -> bool:
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None or value is None:
         return type(expected) is type(value) and bool(expected == value)
     if isinstance(expected, int | float) and isinstance(value, int | float):
-        return expected == value or (isinstance(expected, float) and _close(expected, value, tolerance))
+        return expected == value or (
+            isinstance(expected, float) and _close(expected, value, tolerance)
+        )
     if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
         return len(expected) == len(value) and all(
             equal_values(a, b, tolerance=tolerance) for a, b in zip(expected, value, strict=True)
         )
     if isinstance(expected, dict) and isinstance(value, dict):
         same_keys = _typed_keys(expected) == _typed_keys(value)
-        return same_keys and all(equal_values(expected[key], value[key], tolerance=tolerance) for key in expected)
+        return same_keys and all(
+            equal_values(expected[key], value[key], tolerance=tolerance) for key in expected
+        )
     if isinstance(expected, set | frozenset) and isinstance(value, set | frozenset):
         return _typed_keys(expected) == _typed_keys(value)
     return type(expected) is type(value) and bool(expected == value)

@@ -42,7 +42,9 @@ def main() -> None:
     settings: dict[str, Any] = {"mode": mode, "bwrap": bwrap, "source": driver_source()}
     interpreter = Interpreter.current()
     if mode == "bubblewrap":
-        settings["groups"] = {side: cgroups.create(side) for side in ("program", "tests")}  # while still root
+        settings["groups"] = {
+            side: cgroups.create(side) for side in ("program", "tests")
+        }  # while still root
         interpreter = become_nobody(slot, interpreter)
     settings["interpreter"] = interpreter
     signal_ready()

@@ -48,11 +48,12 @@ def run_on_ray(words: Sequence[str], folder: Path, options: RayOptions, say: Say
         try:
             given = {name: value for each in placed for name, value in each.environment.items()}
             cluster.start_ranks(
-                ranks, list(words),
+                ranks,
+                list(words),
                 lambda rank, host, port: rank_environment(
                     rank, options.ranks, host, port, threads=options.threads, given=given
                 ),
-            )  # fmt: skip
+            )
             return _wait(ranks, placed, signals, say)
         finally:
             for group in placed:
@@ -100,7 +101,9 @@ class Samplers(PlacedProcesses):
         launch, self._key = secrets.token_hex(8), secrets.token_urlsafe(24)
         self.environment = {LAUNCH: launch, SERVER_KEY: self._key}
         self._sampler_files = SamplerFiles(folder, launch)
-        super().__init__("sampler", self._sampler_files, say, partial(cluster.describe_room, "--samplers"))
+        super().__init__(
+            "sampler", self._sampler_files, say, partial(cluster.describe_room, "--samplers")
+        )
 
     def _count(self) -> int | None:
         if self._sampler_files.wanted() is None:
@@ -119,7 +122,9 @@ class RewardProcesses(PlacedProcesses):
 
     def __init__(self, cluster: Cluster, folder: Path, options: RayOptions, say: Say) -> None:
         self._cluster, self._folder = cluster, folder
-        self._launch = RewardLaunch(secrets.token_hex(8), options.reward_workers, secrets.token_urlsafe(24))
+        self._launch = RewardLaunch(
+            secrets.token_hex(8), options.reward_workers, secrets.token_urlsafe(24)
+        )
         self.environment = self._launch.environment()
         self._reward_files = RewardWorkerFiles(folder, self._launch.name)
         room = partial(cluster.describe_room, "--reward-workers", gpus=False)
@@ -131,10 +136,14 @@ class RewardProcesses(PlacedProcesses):
     def _start(self, number: int) -> RayProcess:
         log = str(self._folder / f"reward-worker-{number}.log")
         wanted = str(self._reward_files.wanted_file)
-        return self._cluster.start_reward_worker(wanted, self._launch.key, log, forwarded_environment())
+        return self._cluster.start_reward_worker(
+            wanted, self._launch.key, log, forwarded_environment()
+        )
 
 
-def _wait(ranks: Sequence[RayProcess], placed: Sequence[PlacedProcesses], signals: list[int], say: Say) -> int:
+def _wait(
+    ranks: Sequence[RayProcess], placed: Sequence[PlacedProcesses], signals: list[int], say: Say
+) -> int:
     """Wait for all ranks; the status of rank 0, or else of the first rank that failed."""
     ended: dict[int, Status] = {}
     deadline = float("inf")
@@ -154,11 +163,17 @@ def _wait(ranks: Sequence[RayProcess], placed: Sequence[PlacedProcesses], signal
                 lost = status.exit_status is None or status.exit_status > 128  # killed
                 deadline = time.monotonic() + (GRACE_AFTER_KILL if lost else GRACE)
                 if lost:
-                    say(f"rank {rank} on {status.node or 'a node'} is lost: {status.ended}; all ranks stop")
+                    say(
+                        f"rank {rank} on {status.node or 'a node'} is lost: {status.ended}; all ranks stop"
+                    )
         for group in placed if not ended else ():
             group.update()
         time.sleep(POLL_SECONDS)
-    failed = [1 if each.exit_status is None else each.exit_status for each in ended.values() if each.exit_status != 0]
+    failed = [
+        1 if each.exit_status is None else each.exit_status
+        for each in ended.values()
+        if each.exit_status != 0
+    ]
     if not failed and len(ended) == len(ranks):
         return 0
     first = ended[0].exit_status if 0 in ended else None
@@ -169,7 +184,9 @@ def _wait(ranks: Sequence[RayProcess], placed: Sequence[PlacedProcesses], signal
 def received_signals() -> Iterator[list[int]]:
     """Signals are noted and passed on to rank 0, which finishes its step and saves."""
     received: list[int] = []
-    before = {each: signal.signal(each, lambda number, frame: received.append(number)) for each in SIGNALS}
+    before = {
+        each: signal.signal(each, lambda number, frame: received.append(number)) for each in SIGNALS
+    }
     try:
         yield received
     finally:

@@ -34,11 +34,17 @@ class RayOptions:
         if not 0 <= self.samplers <= MAX_SAMPLERS:
             raise ValueError(f"samplers={self.samplers}; it must be from 0 to {MAX_SAMPLERS}")
         if not 0 <= self.reward_workers <= MAX_SAMPLERS:
-            raise ValueError(f"reward_workers={self.reward_workers}; it must be from 0 to {MAX_SAMPLERS}")
+            raise ValueError(
+                f"reward_workers={self.reward_workers}; it must be from 0 to {MAX_SAMPLERS}"
+            )
         if not 0 < self.cpus < math.inf:
-            raise ValueError(f"cpus={self.cpus}; it is the CPUs of each rank and each sampler, above 0")
+            raise ValueError(
+                f"cpus={self.cpus}; it is the CPUs of each rank and each sampler, above 0"
+            )
         if self.gpus is not None and not 0 <= self.gpus < math.inf:
-            raise ValueError(f"gpus={self.gpus}; it is the GPUs of each rank and each sampler, 0 or more")
+            raise ValueError(
+                f"gpus={self.gpus}; it is the GPUs of each rank and each sampler, 0 or more"
+            )
 
     @property
     def total_cpus(self) -> int:
@@ -52,8 +58,14 @@ class RayOptions:
 
 def forwarded_environment() -> dict[str, str]:
     """What the driver passes on of its own variables; a launch is that of another run."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)}
-    return {name: value for name, value in found.items() if name not in (LAUNCH, *RewardLaunch.VARIABLES)}
+    found = {
+        name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)
+    }
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in (LAUNCH, *RewardLaunch.VARIABLES)
+    }
 
 
 def rank_environment(
@@ -62,7 +74,16 @@ def rank_environment(
     """torchrun's variables, and what the driver passes on. Ray shows each actor its own GPUs alone, so every rank is
     the only one where it runs."""
     variables = {
-        "RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": host,
-        "MASTER_PORT": port, "OMP_NUM_THREADS": threads,
-    }  # fmt: skip
-    return {**forwarded_environment(), **{name: str(value) for name, value in variables.items()}, **given}
+        "RANK": rank,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+    }
+    return {
+        **forwarded_environment(),
+        **{name: str(value) for name, value in variables.items()},
+        **given,
+    }

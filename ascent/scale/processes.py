@@ -18,11 +18,21 @@ from functools import partial
 from pathlib import Path
 
 from ascent.engines import supervise
-from ascent.engines.server_process import START_SECONDS, ServerCommand, ServerProcess, ascent_command, free_port
+from ascent.engines.server_process import (
+    START_SECONDS,
+    ServerCommand,
+    ServerProcess,
+    ascent_command,
+    free_port,
+)
 from ascent.http_client import Client, RetryPolicy, ServerFailed
 from ascent.runs.sampler_files import WantedServers
 
-HEALTH_PERIOD, HEALTH_TIMEOUT, HEALTH_TRIES = 5.0, 30.0, 3  # of a server: seconds, seconds, failures in a row
+HEALTH_PERIOD, HEALTH_TIMEOUT, HEALTH_TRIES = (
+    5.0,
+    30.0,
+    3,
+)  # of a server: seconds, seconds, failures in a row
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,17 @@ class RankProcess:
             )
         command = [sys.executable, "-m", "ascent", *words]
         self._process = subprocess.Popen(
-            [sys.executable, supervise.__file__, "--forward", str(os.getpid()), *command], cwd=folder,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=os.environ | dict(environment), start_new_session=True,
-        )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True, name="output of a rank")
+            [sys.executable, supervise.__file__, "--forward", str(os.getpid()), *command],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(environment),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process,), daemon=True, name="output of a rank"
+        )
         self._reader.start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
@@ -84,7 +100,9 @@ class RankProcess:
             self._reader.join(5.0)  # the last words
         with self._lock:
             output, self._output = bytes(self._output), bytearray()
-        return Status(self._host, None, None if code is None else f"it ended with status {code}", code, output)
+        return Status(
+            self._host, None, None if code is None else f"it ended with status {code}", code, output
+        )
 
     def send_signal(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -107,7 +125,12 @@ class PlacedServer:
     the file with the key."""
 
     def __init__(
-        self, command: Callable[[int, Path], ServerCommand], key: str, log: str, host: str, ready: str = "/models"
+        self,
+        command: Callable[[int, Path], ServerCommand],
+        key: str,
+        log: str,
+        host: str,
+        ready: str = "/models",
     ) -> None:
         self._host = host
         self._folder = Path(tempfile.mkdtemp(prefix="ascent-server-"))
@@ -115,7 +138,9 @@ class PlacedServer:
         key_file, port = self._folder / "key", free_port(host)
         with open(key_file, "w", opener=partial(os.open, mode=0o600), encoding="ascii") as handle:
             handle.write(key)
-        self._process = ServerProcess(lambda: command(port, key_file), port, key, Path(log), host, ready)
+        self._process = ServerProcess(
+            lambda: command(port, key_file), port, key, Path(log), host, ready
+        )
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="health of a server").start()
 
@@ -126,12 +151,15 @@ class PlacedServer:
             self._failure = str(error)
             return
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)  # the server has read its key; this actor may be killed
+            shutil.rmtree(
+                self._folder, ignore_errors=True
+            )  # the server has read its key; this actor may be killed
         self._ready = True
         client = Client(
-            self._process.url.removesuffix("/v1"), token=self._process.key,
+            self._process.url.removesuffix("/v1"),
+            token=self._process.key,
             retry=RetryPolicy(timeout=HEALTH_TIMEOUT, tries=1, trip=0),
-        )  # fmt: skip
+        )
         failures = 0
         while not self._closed.wait(HEALTH_PERIOD) and failures < HEALTH_TRIES:
             try:
@@ -143,8 +171,12 @@ class PlacedServer:
             self._failure = f"it did not answer {HEALTH_TRIES} times in a row"
 
     def status(self) -> Status:
-        ended = self._failure or (f"its server ended; {self._process.log_tail()}" if self._process.ended else None)
-        return Status(self._host, self._process.url if self._ready and not ended else None, ended or None)
+        ended = self._failure or (
+            f"its server ended; {self._process.log_tail()}" if self._process.ended else None
+        )
+        return Status(
+            self._host, self._process.url if self._ready and not ended else None, ended or None
+        )
 
     def close(self) -> None:
         self._closed.set()
@@ -155,12 +187,19 @@ class PlacedServer:
 class SamplerServer(PlacedServer):
     """An `ascent serve` on this node."""
 
-    def __init__(self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None) -> None:
+    def __init__(
+        self, wanted: WantedServers, key: str, log: str, threads: int, host: str | None = None
+    ) -> None:
         host = host or node_address()
 
         def command(port: int, key_file: Path) -> ServerCommand:
             made = ascent_command(
-                wanted.model, port, key_file, dtype=wanted.dtype, max_model_len=wanted.max_model_len, host=host
+                wanted.model,
+                port,
+                key_file,
+                dtype=wanted.dtype,
+                max_model_len=wanted.max_model_len,
+                host=host,
             )
             return ServerCommand(made.words, {"OMP_NUM_THREADS": str(threads)})
 
@@ -171,12 +210,27 @@ class RewardServer(PlacedServer):
     """A reward worker on this node, in the `folder` where the run was started: rewards may name files in it."""
 
     def __init__(
-        self, wanted: str, key: str, log: str, environment: Mapping[str, str], folder: str, host: str | None = None
+        self,
+        wanted: str,
+        key: str,
+        log: str,
+        environment: Mapping[str, str],
+        folder: str,
+        host: str | None = None,
     ) -> None:
         host = host or node_address()
 
         def command(port: int, key_file: Path) -> ServerCommand:
-            words = (sys.executable, "-m", "ascent.rewards.worker", wanted, "--host", host, "--port", str(port))
+            words = (
+                sys.executable,
+                "-m",
+                "ascent.rewards.worker",
+                wanted,
+                "--host",
+                host,
+                "--port",
+                str(port),
+            )
             return ServerCommand((*words, "--token-file", str(key_file)), environment, folder)
 
         super().__init__(command, key, log, host, "/health")

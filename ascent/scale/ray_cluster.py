@@ -33,7 +33,9 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 def require_ray() -> None:
     """ValueError with the fix if Ray is missing."""
     if importlib.util.find_spec("ray") is None:
-        raise ValueError(f"--ray needs Ray, which is not installed here; {install_hint('ray')}, on every node")
+        raise ValueError(
+            f"--ray needs Ray, which is not installed here; {install_hint('ray')}, on every node"
+        )
 
 
 class RayProcess:
@@ -61,7 +63,9 @@ class RayProcess:
             self._reply = None
             return self._last
         if self._answered and time.monotonic() - self._asked > HEALTH_SECONDS:
-            self._last = Status(self._last.node, ended=f"its actor did not answer for {HEALTH_SECONDS:g} s")
+            self._last = Status(
+                self._last.node, ended=f"its actor did not answer for {HEALTH_SECONDS:g} s"
+            )
         return Status(self._last.node, self._last.url, self._last.ended)  # output counts once
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -79,7 +83,9 @@ def describe_loss(error: Exception) -> str:
 
     if isinstance(error, ray.exceptions.ActorDiedError):
         lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-        reason = next((each for each in lines if "Error:" in each or "died" in each.lower()), lines[0])
+        reason = next(
+            (each for each in lines if "Error:" in each or "died" in each.lower()), lines[0]
+        )
         cause = lines[-1] if "ModuleNotFoundError" in lines[-1] else reason
         return f"its actor is gone ({cause[:200]})"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:300]}"
@@ -95,7 +101,11 @@ class Cluster:
         resources = ray.cluster_resources()
         gpus = (1.0 if resources.get("GPU", 0) else 0.0) if options.gpus is None else options.gpus
         self._resources = {"CPU": options.cpus, **({"GPU": gpus} if gpus else {})}
-        self._options: dict[str, Any] = {"num_cpus": options.cpus, "num_gpus": gpus, "max_restarts": 0}
+        self._options: dict[str, Any] = {
+            "num_cpus": options.cpus,
+            "num_gpus": gpus,
+            "max_restarts": 0,
+        }
         self._group: Any = None
 
     def describe(self) -> str:
@@ -104,19 +114,27 @@ class Cluster:
         nodes = [each for each in ray.nodes() if each["Alive"]]
         found = ray.cluster_resources()
         text = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
-        return f"a Ray cluster of this process: {text}" if self.local else f"the Ray cluster: {text}"
+        return (
+            f"a Ray cluster of this process: {text}" if self.local else f"the Ray cluster: {text}"
+        )
 
     def describe_room(self, option: str, *, gpus: bool = True) -> str:
         """What a process asks for, what the cluster has, and how to get room; `option` says how many are asked for."""
         import ray
 
-        resources = {name: count for name, count in self._resources.items() if gpus or name != "GPU"}
+        resources = {
+            name: count for name, count in self._resources.items() if gpus or name != "GPU"
+        }
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
         total, free = ray.cluster_resources(), ray.available_resources()
         asked = " and ".join(f"{count:g} {name}" for name, count in resources.items())
-        found = ", ".join(f"{total.get(each, 0):g} {each} ({free.get(each, 0):g} free)" for each in resources)
+        found = ", ".join(
+            f"{total.get(each, 0):g} {each} ({free.get(each, 0):g} free)" for each in resources
+        )
         text = f"each asks for {asked}; the cluster has {found} on {len(nodes)} node{'s' * (len(nodes) != 1)}"
-        if not any(all(node.get(name, 0) >= count for name, count in resources.items()) for node in nodes):
+        if not any(
+            all(node.get(name, 0) >= count for name, count in resources.items()) for node in nodes
+        ):
             return f"{text}, none of which is large enough; lower --cpus or --gpus, or add a larger node"
         if all(free.get(name, 0) >= count for name, count in resources.items()):
             text += ", but perhaps not on one node, or the node is slow to start it"
@@ -132,20 +150,28 @@ class Cluster:
         while not self._group.wait(timeout_seconds=0.5):
             if stopped():
                 return []
-            notes.waiting(lambda since: f"no room for {count} ranks for {since}; {self.describe_room('--processes')}")
+            notes.waiting(
+                lambda since: (
+                    f"no room for {count} ranks for {since}; {self.describe_room('--processes')}"
+                )
+            )
         notes.over("the ranks have nodes")
         kind = ray.remote(RankProcess)
         return [
             RayProcess(
                 kind.options(
-                    **self._options, scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index)
+                    **self._options,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
                 ).remote()
             )
             for index in range(count)
         ]
 
     def start_ranks(
-        self, ranks: list[RayProcess], words: list[str], environment: Callable[[int, str, int], Mapping[str, str]]
+        self,
+        ranks: list[RayProcess],
+        words: list[str],
+        environment: Callable[[int, str, int], Mapping[str, str]],
     ) -> None:
         """RuntimeError if one of them cannot be started."""
         import ray
@@ -153,10 +179,12 @@ class Cluster:
         try:
             host, port = ray.get(ranks[0].actor.address.remote())
             folder = os.getcwd()
-            ray.get([
-                each.actor.start.remote(words, dict(environment(rank, host, port)), folder)
-                for rank, each in enumerate(ranks)
-            ])  # fmt: skip
+            ray.get(
+                [
+                    each.actor.start.remote(words, dict(environment(rank, host, port)), folder)
+                    for rank, each in enumerate(ranks)
+                ]
+            )
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, ValueError) else error
             raise ValueError(str(cause)) from None
@@ -168,13 +196,21 @@ class Cluster:
         import ray
 
         kind = ray.remote(SamplerServer)
-        return RayProcess(kind.options(**self._options, scheduling_strategy="SPREAD").remote(wanted, key, log, threads))
+        return RayProcess(
+            kind.options(**self._options, scheduling_strategy="SPREAD").remote(
+                wanted, key, log, threads
+            )
+        )
 
-    def start_reward_worker(self, wanted: str, key: str, log: str, environment: Mapping[str, str]) -> RayProcess:
+    def start_reward_worker(
+        self, wanted: str, key: str, log: str, environment: Mapping[str, str]
+    ) -> RayProcess:
         """As a sampler, without GPUs."""
         import ray
 
-        kind = ray.remote(RewardServer).options(**{**self._options, "num_gpus": 0}, scheduling_strategy="SPREAD")
+        kind = ray.remote(RewardServer).options(
+            **{**self._options, "num_gpus": 0}, scheduling_strategy="SPREAD"
+        )
         return RayProcess(kind.remote(wanted, key, log, environment, os.getcwd()))
 
     def close(self) -> None:
@@ -211,9 +247,13 @@ def attempt_ends(address: str, seconds: float) -> bool:
     be interrupted, so this is tried in a process that can be ended."""
     try:
         subprocess.run(
-            [sys.executable, "-c", ATTEMPT, address, str(2 * seconds)], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", ATTEMPT, address, str(2 * seconds)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -224,7 +264,9 @@ def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster
     """The cluster of RAY_ADDRESS, the one that runs on this machine, or else a local one for this run alone."""
     require_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # a process without GPUs sees none
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1"
+    )  # a process without GPUs sees none
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -240,10 +282,12 @@ def connect(options: RayOptions, say: Callable[[str], None]) -> Iterator[Cluster
                 local = True
         if local:
             ray.init(
-                address="local", num_cpus=max(os.cpu_count() or 1, options.total_cpus + LOCAL_SPARE_CPUS),
+                address="local",
+                num_cpus=max(os.cpu_count() or 1, options.total_cpus + LOCAL_SPARE_CPUS),
                 include_dashboard=False,
-                object_store_memory=LOCAL_STORE_BYTES, **quiet,
-            )  # fmt: skip
+                object_store_memory=LOCAL_STORE_BYTES,
+                **quiet,
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ValueError(f"the Ray cluster cannot be used: {error}") from error
     cluster = Cluster(options, local=local, say=say)

@@ -36,7 +36,11 @@ class ServerPool:
     what one asks for, what there is, and what to do if that is too little."""
 
     def __init__(
-        self, kind: str, start: Callable[[int], PlacedServer], say: Callable[[str], None], room: Callable[[], str]
+        self,
+        kind: str,
+        start: Callable[[int], PlacedServer],
+        say: Callable[[str], None],
+        room: Callable[[], str],
     ) -> None:
         self._kind, self._start, self._say, self._room = kind, start, say, room
         self._notes = WaitingNotes(say)
@@ -55,7 +59,11 @@ class ServerPool:
         for each in self._members[count:]:
             self._say(f"{self._kind} {each.number} is ended: {count} are wanted")
             self._remove(each)
-        while len(self._members) < count and time.monotonic() >= self._start_at and self._failures < MAX_FAILURES:
+        while (
+            len(self._members) < count
+            and time.monotonic() >= self._start_at
+            and self._failures < MAX_FAILURES
+        ):
             self._started += 1
             self._members.append(Member(self._started, self._start(self._started)))
         self._note_unplaced()
@@ -66,7 +74,9 @@ class ServerPool:
         """Say which servers have no node yet, and why that may be."""
         unplaced = ", ".join(str(each.number) for each in self._members if not each.status.node)
         if unplaced:
-            self._notes.waiting(lambda since: f"no room for {self._kind} {unplaced} for {since}; {self._room()}")
+            self._notes.waiting(
+                lambda since: f"no room for {self._kind} {unplaced} for {since}; {self._room()}"
+            )
         else:
             self._notes.over(f"every {self._kind} has a node")
 

@@ -31,10 +31,22 @@ def _is_exact(plan: Plan, folder: Path, ranks: Ranks) -> bool:
     if not plan.row.samples or config.rollouts.engine != "native" or ranks.count > 1:
         return False
     settings = config.model
-    if settings.dtype != "bfloat16" or settings.quantize is not None or device_problem(torch.device(device())):
+    if (
+        settings.dtype != "bfloat16"
+        or settings.quantize is not None
+        or device_problem(torch.device(device()))
+    ):
         return False
-    names = [settings.policy, settings.reference]  # all that are loaded with the policy's arithmetic
+    names = [
+        settings.policy,
+        settings.reference,
+    ]  # all that are loaded with the policy's arithmetic
     if "critic" in plan.row.needs and settings.critic == "separate":
         names.append(critic_origin(plan)[1])
-    places = [initial(name, folder, config.seed, plan.objects) for name in names if name is not None]
-    return all(is_proven(read_config(place, trust_remote_code=settings.trust_remote_code)) for place in places)
+    places = [
+        initial(name, folder, config.seed, plan.objects) for name in names if name is not None
+    ]
+    return all(
+        is_proven(read_config(place, trust_remote_code=settings.trust_remote_code))
+        for place in places
+    )

@@ -34,7 +34,9 @@ def code_content(value: Any) -> tuple[dict[str, str], tuple[str, ...]]:
     text = parts.describe(value, "the object")
     if not isinstance(value, types.FunctionType | type):
         parts.content["object"] = _sha256(text)
-    return {**parts.content, "python": ".".join(platform.python_version_tuple()[:2])}, tuple(parts.unchecked)
+    return {**parts.content, "python": ".".join(platform.python_version_tuple()[:2])}, tuple(
+        parts.unchecked
+    )
 
 
 class _Parts:
@@ -47,7 +49,9 @@ class _Parts:
 
     def describe(self, value: Any, name: str) -> str:
         """A text that is equal for equal values."""
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes | type(...)):
+        if value is None or isinstance(
+            value, bool | int | float | complex | str | bytes | type(...)
+        ):
             return repr(value)
         if isinstance(value, types.CodeType):
             return self._code(value, name)
@@ -89,7 +93,9 @@ class _Parts:
             return self._class(value)
         if "__wrapped__" in (own := getattr(value, "__dict__", {})):  # of functools.cache
             return f"{type(value).__name__} of {self.describe(own['__wrapped__'], name)}"
-        if type(value).__module__ == "functools":  # cached_property and the like, whose lock is no part of what they do
+        if (
+            type(value).__module__ == "functools"
+        ):  # cached_property and the like, whose lock is no part of what they do
             return f"{type(value).__name__} {self.describe({key: own[key] for key in own if key != 'lock'}, name)}"
         if is_local(type(value).__module__) or type(value).__module__.startswith("ascent."):
             return f"{self.describe(type(value), name)} {self.describe(_state(value), name)}"
@@ -108,7 +114,9 @@ class _Parts:
         text = [self._code(function.__code__, name), self.describe(function.__defaults__, name)]
         text.append(self.describe(function.__kwdefaults__, name))
         self._keep(name, "\n".join(text))
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for variable, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
             try:
                 self._refer(f"{name}.{variable}", cell.cell_contents)
             except ValueError:  # not set yet
@@ -176,8 +184,13 @@ def _state(value: Any) -> dict[str, Any]:
         own = vars(owner).get("__slots__", ())
         for name in (own,) if isinstance(own, str) else own:
             private = name.startswith("__") and not name.endswith("__")
-            slots[name] = getattr(value, f"_{owner.__name__.lstrip('_')}{name}" if private else name, None)
-    return {**getattr(value, "__dict__", {}), **{name: slots[name] for name in sorted(slots) if name not in IMPLICIT}}
+            slots[name] = getattr(
+                value, f"_{owner.__name__.lstrip('_')}{name}" if private else name, None
+            )
+    return {
+        **getattr(value, "__dict__", {}),
+        **{name: slots[name] for name in sorted(slots) if name not in IMPLICIT},
+    }
 
 
 def _tensor(value: Any) -> str:

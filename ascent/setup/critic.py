@@ -33,8 +33,13 @@ class Critic:
         self.model = model
         self.center = 0.0 if model.normalization is None else model.normalization.mean
 
-    def outputs(self, batch: PackedBatch, want: frozenset[str], temperature: float = 1.0) -> dict[str, Tensor]:
-        return {name: value - self.center for name, value in self.model.outputs(batch, want, temperature).items()}
+    def outputs(
+        self, batch: PackedBatch, want: frozenset[str], temperature: float = 1.0
+    ) -> dict[str, Tensor]:
+        return {
+            name: value - self.center
+            for name, value in self.model.outputs(batch, want, temperature).items()
+        }
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self.model.named_parameters()
@@ -54,7 +59,12 @@ class Critic:
 
 
 def critic_of(
-    plan: Plan, folder: Path, policy: LanguageModel, saved: Path | None = None, *, place: str | None = None
+    plan: Plan,
+    folder: Path,
+    policy: LanguageModel,
+    saved: Path | None = None,
+    *,
+    place: str | None = None,
 ) -> tuple[Critic, str]:
     """The critic, and in words where it starts; `saved` is its folder in a checkpoint when resuming."""
     settings, seed = plan.config.model, plan.config.seed
@@ -72,7 +82,9 @@ def critic_of(
         arithmetic=arithmetic_of(plan),
     )
     model.step_format = None  # one that judged steps learns values from now on
-    check_same_vocab(model, policy, f"the critic ({key} {name})", "name another model as model.critic_from")
+    check_same_vocab(
+        model, policy, f"the critic ({key} {name})", "name another model as model.critic_from"
+    )
     fresh = zero_new_head(model)
     if settings.lora is not None:
         model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=seed)
@@ -107,7 +119,11 @@ def check_same_vocab(model: LanguageModel, policy: LanguageModel, what: str, fix
     theirs, ours = model.tokenizer.get_vocab(), policy.tokenizer.get_vocab()
     if theirs == ours:
         return
-    other = min((word for word in ours if theirs.get(word) != ours[word]), key=lambda word: ours[word], default=None)
+    other = min(
+        (word for word in ours if theirs.get(word) != ours[word]),
+        key=lambda word: ours[word],
+        default=None,
+    )
     where = "" if other is None else f", the first difference being {other!r}"
     raise ValueError(
         f"{what} has a tokenizer of {len(theirs)} tokens, the policy one of {len(ours)}{where}; it would read other "
@@ -116,7 +132,11 @@ def check_same_vocab(model: LanguageModel, policy: LanguageModel, what: str, fix
 
 
 def learner_of(
-    plan: Plan, critic: Critic, ranks: Ranks = SINGLE, whole: Critic | None = None, unrounded: Unrounded | None = None
+    plan: Plan,
+    critic: Critic,
+    ranks: Ranks = SINGLE,
+    whole: Critic | None = None,
+    unrounded: Unrounded | None = None,
 ) -> LocalLearner:
     """The critic's own optimizer. It learns in every step, the first ones alone where the recipe says so."""
     config = plan.config

@@ -35,9 +35,20 @@ EPOCHS = "data.epochs"
 def refuse_absent_files(config: Config) -> None:
     """A path with a slip in it is told at once, not after a model has been loaded."""
     data = config.data
-    named = (data.train, data.evaluate, data.pretraining, data.centering_data, *(each.use for each in data.mix))
+    named = (
+        data.train,
+        data.evaluate,
+        data.pretraining,
+        data.centering_data,
+        *(each.use for each in data.mix),
+    )
     for name in named:
-        if name is not None and not is_task(name) and not is_object(name) and heldout_share(name) is None:
+        if (
+            name is not None
+            and not is_task(name)
+            and not is_object(name)
+            and heldout_share(name) is None
+        ):
             check_path(name)
 
 
@@ -47,7 +58,9 @@ def within_context(plan: Plan, renderer: Renderer) -> tuple[Plan, tuple[str, ...
     if context is None or most <= context:
         return plan, ()
     data = plan.config.data.model_copy(update={"max_tokens": context})
-    said = f"data.max_tokens={most}, but the policy holds {context} tokens; a longer record is refused"
+    said = (
+        f"data.max_tokens={most}, but the policy holds {context} tokens; a longer record is refused"
+    )
     return replace(plan, config=plan.config.model_copy(update={"data": data})), (said,)
 
 
@@ -63,7 +76,10 @@ def refuse_long_answers(config: Config, renderer: Renderer) -> None:
 
 def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longest: int) -> None:
     """A model that reads what the policy reads, and holds less than a sequence of the run can have."""
-    theirs, ours = max_sequence_length(model.module.config), max_sequence_length(policy.module.config)
+    theirs, ours = (
+        max_sequence_length(model.module.config),
+        max_sequence_length(policy.module.config),
+    )
     longest = longest if ours is None else min(longest, ours)
     if theirs is not None and theirs < longest:
         raise ValueError(
@@ -73,7 +89,12 @@ def refuse_shorter(what: str, model: LanguageModel, policy: LanguageModel, longe
 
 
 def load_records(
-    name: str, want: RecordKind | None, *, seed: int, invalid_rows: Policy = "fail", objects: Objects = NO_OBJECTS
+    name: str,
+    want: RecordKind | None,
+    *,
+    seed: int,
+    invalid_rows: Policy = "fail",
+    objects: Objects = NO_OBJECTS,
 ) -> LoadResult:
     """Records of one name, of the kind an algorithm learns from; None takes a file as it is, and a task's pairs."""
     if name in objects:
@@ -88,8 +109,14 @@ def load_records(
 def load_part(name: str, plan: Plan, want: RecordKind | None) -> LoadResult:
     """Records of a name in the recipe's data section, with data.evaluate=5% cut from those to train on."""
     data, share = plan.config.data, heldout_share(plan.config.data.evaluate)
-    read = partial(load_records, seed=plan.config.seed, invalid_rows=data.invalid_rows, objects=plan.objects)
-    cut = share is not None and name in (data.train, data.evaluate, *(each.use for each in data.mix))
+    read = partial(
+        load_records, seed=plan.config.seed, invalid_rows=data.invalid_rows, objects=plan.objects
+    )
+    cut = share is not None and name in (
+        data.train,
+        data.evaluate,
+        *(each.use for each in data.mix),
+    )
     found = read(data.train if cut else name, want)
     if not cut:
         return found
@@ -104,7 +131,11 @@ def load_part(name: str, plan: Plan, want: RecordKind | None) -> LoadResult:
 def heldout_name(config: Config) -> str:
     """The evaluation data in words: its name, or 5% of data.train."""
     data = config.data
-    return f"{data.evaluate} of {data.train}" if heldout_share(data.evaluate) is not None else str(data.evaluate)
+    return (
+        f"{data.evaluate} of {data.train}"
+        if heldout_share(data.evaluate) is not None
+        else str(data.evaluate)
+    )
 
 
 def with_steps(plan: Plan, steps: int) -> Plan:
@@ -115,7 +146,9 @@ def with_steps(plan: Plan, steps: int) -> Plan:
     values = plan.config.model_dump(mode="json", exclude_unset=True)
     values["data"]["epochs"] = None
     values["run"]["steps"] = steps
-    return replace(plan, config=validate(values), origins={**plan.origins, "run.steps": f"{EPOCHS}={epochs!r}"})
+    return replace(
+        plan, config=validate(values), origins={**plan.origins, "run.steps": f"{EPOCHS}={epochs!r}"}
+    )
 
 
 def epochs_of(origins: Mapping[str, str]) -> float | None:
@@ -130,7 +163,9 @@ def _made(name: str, kind: RecordKind, seed: int) -> LoadResult:
     return from_records(name, from_name(name, kind, seed=seed), kind)
 
 
-def prepare_records(name: str, plan: Plan, renderer: Renderer, *, want: RecordKind | None = None) -> PreparedData:
+def prepare_records(
+    name: str, plan: Plan, renderer: Renderer, *, want: RecordKind | None = None
+) -> PreparedData:
     """Records of one name, rendered and within the recipe's limits; bad rows are told with file and line.
 
     They are of the kind the row learns from, or of the kind that is wanted.
@@ -157,7 +192,10 @@ def _in_classes(found: PreparedData) -> PreparedData:
             "false alone: use prm_soft, which takes probabilities"
         )
     items = [
-        replace(item, step_labels=tuple(-1.0 if label is None else 1.0 - label for label in item.step_labels))
+        replace(
+            item,
+            step_labels=tuple(-1.0 if label is None else 1.0 - label for label in item.step_labels),
+        )
         for item in found.items
     ]
     return found._replace(items=tuple(items))

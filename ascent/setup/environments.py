@@ -19,7 +19,9 @@ EPISODE_KEYS = tuple(inspect.signature(Limits).parameters)
 
 
 def as_section(
-    given: str | Mapping[str, Any] | None, option: str = "--env", example: str = "{use: tools, tools: [calculator]}"
+    given: str | Mapping[str, Any] | None,
+    option: str = "--env",
+    example: str = "{use: tools, tools: [calculator]}",
 ) -> Mapping[str, Any] | None:
     """An option as a recipe section: a name or a YAML mapping from the command line, a mapping from Python."""
     if given is None:
@@ -32,7 +34,9 @@ def as_section(
     return value
 
 
-def family_of(section: Mapping[str, Any], objects: Objects = NO_OBJECTS) -> tuple[EnvFactory, Limits]:
+def family_of(
+    section: Mapping[str, Any], objects: Objects = NO_OBJECTS
+) -> tuple[EnvFactory, Limits]:
     """A section `{use: ..., max_turns: ..., OPTIONS}`: the environments, and the limits of an episode."""
     options = {key: value for key, value in section.items() if key != "use"}
     limits = {key: options.pop(key) for key in EPISODE_KEYS if key in options}
@@ -46,7 +50,10 @@ def family_of(section: Mapping[str, Any], objects: Objects = NO_OBJECTS) -> tupl
 
 
 def env_session(
-    section: Mapping[str, Any], renderer: Renderer, max_new_tokens: int, objects: Objects = NO_OBJECTS
+    section: Mapping[str, Any],
+    renderer: Renderer,
+    max_new_tokens: int,
+    objects: Objects = NO_OBJECTS,
 ) -> EnvSession:
     """ValueError where a turn has no room, or the model's template cannot carry a conversation."""
     family, limits = family_of(section, objects)
@@ -59,30 +66,47 @@ def env_session(
     if len(refusals) == 2:
         raise ValueError(f"env {family.name}: {refusals[0]}")
     return EnvSession(
-        family, renderer.between_turns, renderer.escape_control_tokens, limits, family.close, renderer.context
+        family,
+        renderer.between_turns,
+        renderer.escape_control_tokens,
+        limits,
+        family.close,
+        renderer.context,
     )
 
 
 def _refusal(renderer: Renderer, role: Any) -> str:
     """Why a conversation cannot go on with a message of this role; empty where it can."""
     try:
-        renderer.between_turns([Message("user", "?"), Message("assistant", "!"), Message(role, "?")])
+        renderer.between_turns(
+            [Message("user", "?"), Message("assistant", "!"), Message(role, "?")]
+        )
     except ValueError as error:
         return str(error)
     return ""
 
 
-def open_environment(records: LoadResult, session: EnvSession | None) -> tuple[LoadResult, dict[str, Prompt]]:
+def open_environment(
+    records: LoadResult, session: EnvSession | None
+) -> tuple[LoadResult, dict[str, Prompt]]:
     """Each prompt as its environment opens it, and the original prompts by id."""
     if session is None:
         return records, {}
     prompts: Sequence[Any] = records.records
     made_from = {prompt.id: prompt for prompt in prompts}
     if len(made_from) < len(prompts):
-        raise ValueError(f"{records.name}: {len(prompts)} prompts have only {len(made_from)} ids; name each apart")
+        raise ValueError(
+            f"{records.name}: {len(prompts)} prompts have only {len(made_from)} ids; name each apart"
+        )
     first = tuple(session.make(prompt).first() for prompt in prompts)
-    renamed = next((each.id for each, prompt in zip(first, prompts, strict=True) if each.id != prompt.id), None)
+    renamed = next(
+        (each.id for each, prompt in zip(first, prompts, strict=True) if each.id != prompt.id), None
+    )
     if renamed is not None:
-        raise ValueError(f"an environment renamed its prompt to {renamed!r}; first() keeps the prompt's id")
-    first = tuple(replace(each, columns=prompt.columns) for each, prompt in zip(first, prompts, strict=True))
+        raise ValueError(
+            f"an environment renamed its prompt to {renamed!r}; first() keeps the prompt's id"
+        )
+    first = tuple(
+        replace(each, columns=prompt.columns) for each, prompt in zip(first, prompts, strict=True)
+    )
     return replace(records, records=first), made_from

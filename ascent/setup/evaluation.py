@@ -23,7 +23,9 @@ from ascent.update.reward_model_metrics import finalize, with_reward_model_metri
 from ascent.update.term_sums import LOSS_NAMES
 
 Batches = Sequence[PackedBatch]
-MOST_CENTERED = 2048  # chosen answers that a reward model is centered on, unless data for that is named
+MOST_CENTERED = (
+    2048  # chosen answers that a reward model is centered on, unless data for that is named
+)
 # What every evaluation by sampling reports, whatever the rewards.
 OF_ANSWERS = frozenset(
     {
@@ -50,7 +52,9 @@ def refuse_unknown(name: str, heldout: Batches, objective: Objective) -> None:
     known = {MISMATCHED_SCORE: torch.zeros(())} if objective.wants_mismatched else {}
     outputs = dummy_outputs(batch, objective.want | objective.statistics_want, torch.float32)
     inputs = {**batch, **known, **outputs}
-    terms = with_reward_model_metrics(objective).terms({**inputs, **objective.step_statistics(inputs)})
+    terms = with_reward_model_metrics(objective).terms(
+        {**inputs, **objective.step_statistics(inputs)}
+    )
     names = {
         "loss/total",
         *(LOSS_NAMES.get(term, f"loss/{term}") for term in terms),
@@ -81,7 +85,9 @@ def refuse_unreported_part(name: str, found: Mapping[str, float]) -> None:
     scored = {each for each in names if each == whole or each.startswith(f"{whole}/")}
     left_open = f"{name.replace('reward', 'reward/failures', 1)}/none" in names
     if scored and not left_open and name not in scored:
-        raise _unknown(name, {each for each in names if each in OF_ANSWERS or each.startswith("reward/")})
+        raise _unknown(
+            name, {each for each in names if each in OF_ANSWERS or each.startswith("reward/")}
+        )
 
 
 def _unknown(name: str, names: Iterable[str]) -> ValueError:
@@ -104,12 +110,19 @@ def demonstrations(
     else:
         count = min(len(train), MOST_CENTERED)
         some = [train[place * len(train) // count] for place in range(count)]
-        items = tuple(replace(each, kind="examples", sequences=each.sequences[:1], margin=None) for each in some)
+        items = tuple(
+            replace(each, kind="examples", sequences=each.sequences[:1], margin=None)
+            for each in some
+        )
         of_all = f" of {len(train)}" if count < len(train) else ""
-        words = f"{count}{of_all} chosen answers of the training data (data.centering_data names none)"
+        words = (
+            f"{count}{of_all} chosen answers of the training data (data.centering_data names none)"
+        )
     longest = max(len(sequence.tokens) for each in items for sequence in each.sequences)
     budget = min(plan.config.update.max_microbatch_tokens, data.batch_size * longest)
-    batches = single_pass(items, tokens_per_microbatch=budget, max_tokens=data.max_tokens, ranks=ranks.count)
+    batches = single_pass(
+        items, tokens_per_microbatch=budget, max_tokens=data.max_tokens, ranks=ranks.count
+    )
     return batches, words
 
 

@@ -96,13 +96,19 @@ class HashProgress:
         if self.seconds < WORTH_SAYING:
             return []
         speed = self.bytes / self.seconds
-        return [f"{self.bytes / 1e6:.0f} MB of inputs hashed in {self.seconds:.1f} s ({speed / 1e6:.0f} MB/s)"]
+        return [
+            f"{self.bytes / 1e6:.0f} MB of inputs hashed in {self.seconds:.1f} s ({speed / 1e6:.0f} MB/s)"
+        ]
 
 
 def find_inputs(plan: Plan) -> list[InputName]:
     """Every input of a run, by the key of the recipe that names it."""
     values, row = flatten(plan.config), plan.row
-    found = [InputName(key, values[key], "model", None, _start_only(plan, key)) for key in MODELS if values.get(key)]
+    found = [
+        InputName(key, values[key], "model", None, _start_only(plan, key))
+        for key in MODELS
+        if values.get(key)
+    ]
     want: Any = "prompts" if row.samples else row.source
     mixed = [f"data.mix[{place}].use" for place in range(len(plan.config.data.mix))]
     for key in (*DATA, *mixed):
@@ -128,15 +134,29 @@ def _values(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every word in the sections of rewards and of the environment."""
     for key, value in values.items():
         if key.startswith(("rewards[", "env.")):
-            several = {f"{key}[{place}]": each for place, each in enumerate(value)} if isinstance(value, list) else {}
-            yield from ((at, each) for at, each in (several or {key: value}).items() if isinstance(each, str))
+            several = (
+                {f"{key}[{place}]": each for place, each in enumerate(value)}
+                if isinstance(value, list)
+                else {}
+            )
+            yield from (
+                (at, each)
+                for at, each in (several or {key: value}).items()
+                if isinstance(each, str)
+            )
 
 
 def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[InputName]:
     """What a value of such a section depends on; nothing where it is a name of Ascent's own, or just a word."""
     section, _, last = key.rpartition(".")
     if last == "use" or key.startswith("env.tools["):
-        kind, ours = ("tool", TOOLS) if last != "use" else ("env", ENVS) if section == "env" else ("reward", REWARDS)
+        kind, ours = (
+            ("tool", TOOLS)
+            if last != "use"
+            else ("env", ENVS)
+            if section == "env"
+            else ("reward", REWARDS)
+        )
         if is_object(value):
             yield InputName(key, value, "object")
         elif value not in ours and value not in OURS:
@@ -147,7 +167,9 @@ def _chosen(key: str, value: str, values: Mapping[str, Any]) -> Iterator[InputNa
         yield InputName(key, value, "python")
     elif last != SECRET and os.path.isfile(os.path.expanduser(value)):
         yield InputName(key, value, "file")
-    elif (last == "model" and values.get(f"{section}.use") == PROCESS_REWARD_MODEL) or _is_model(value):
+    elif (last == "model" and values.get(f"{section}.use") == PROCESS_REWARD_MODEL) or _is_model(
+        value
+    ):
         yield InputName(key, value, "model")
 
 
@@ -161,23 +183,36 @@ def _is_model(value: str) -> bool:
 
 def _code(key: str, use: str, kind: str) -> InputName:
     """`file.py:NAME`, or an entry point of another package."""
-    return InputName(key, use, "python") if ".py:" in use else InputName(key, f"{kind} {use}", "package")
+    return (
+        InputName(key, use, "python")
+        if ".py:" in use
+        else InputName(key, f"{kind} {use}", "package")
+    )
 
 
 class FingerprintReader:
     """Finds and hashes inputs. `before` are those that were recorded: a model stays at the place that it had then."""
 
     def __init__(
-        self, folder: Path, seed: int, before: Mapping[str, Input] | None = None, objects: Objects = NO_OBJECTS
+        self,
+        folder: Path,
+        seed: int,
+        before: Mapping[str, Input] | None = None,
+        objects: Objects = NO_OBJECTS,
     ) -> None:
         self.folder, self.seed, self.before, self.objects = folder, seed, before or {}, objects
         self.hashing = HashProgress()
 
     def __call__(self, each: InputName) -> Input:
         read = {
-            "model": self._model, "data": self._data, "python": self._python, "file": self._file,
-            "package": _package, "object": self._object, "server": lambda each: Input(each.key, each.name, each.name),
-        }[each.kind]  # fmt: skip
+            "model": self._model,
+            "data": self._data,
+            "python": self._python,
+            "file": self._file,
+            "package": _package,
+            "object": self._object,
+            "server": lambda each: Input(each.key, each.name, each.name),
+        }[each.kind]
         try:
             return read(each)
         except (ValueError, OSError) as error:  # at the start whoever uses it says so, too
@@ -200,7 +235,11 @@ class FingerprintReader:
         files: dict[str, Path] = {}
         for depth, folder in enumerate(chain(place)):
             if isinstance(folder, Path):
-                read = [path for path in sorted(folder.iterdir()) if path.suffix in OF_A_MODEL and path.is_file()]
+                read = [
+                    path
+                    for path in sorted(folder.iterdir())
+                    if path.suffix in OF_A_MODEL and path.is_file()
+                ]
                 check_weights(folder, self.hashing({path.name: path for path in read}))
                 files |= {f"{'base/' * depth}{path.name}": path for path in read}
         return self._of_files(each, place, files)
@@ -208,9 +247,17 @@ class FingerprintReader:
     def _data(self, each: InputName) -> Input:
         if not is_task(each.name):
             files = {shown: path for path, shown in files_of(each.name)}
-            at = Path(os.path.commonpath([path.absolute() for path in files.values()])) if files else Path(each.name)
+            at = (
+                Path(os.path.commonpath([path.absolute() for path in files.values()]))
+                if files
+                else Path(each.name)
+            )
             found, limit = self._of_files(each, at, files), parse_name(each.name).limit
-            return found if limit is None else replace(found, content={**found.content, "rows": str(limit)})
+            return (
+                found
+                if limit is None
+                else replace(found, content={**found.content, "rows": str(limit)})
+            )
         if each.name.startswith(PREFIX):
             content = {"reasoning-gym": importlib.metadata.version("reasoning-gym")}
         else:
@@ -233,9 +280,18 @@ class FingerprintReader:
 
 def _package(each: InputName) -> Input:
     kind, _, name = each.name.partition(" ")
-    group = [entry for entry in importlib.metadata.entry_points(group=f"ascent.{kind}s") if entry.name == name]
+    group = [
+        entry
+        for entry in importlib.metadata.entry_points(group=f"ascent.{kind}s")
+        if entry.name == name
+    ]
     packages = [entry.dist for entry in group if entry.dist is not None]
-    return Input(each.key, each.name, "an installed package", {package.name: package.version for package in packages})
+    return Input(
+        each.key,
+        each.name,
+        "an installed package",
+        {package.name: package.version for package in packages},
+    )
 
 
 def _of_the_hub(each: InputName, before: Input | None) -> Input:
@@ -245,7 +301,9 @@ def _of_the_hub(each: InputName, before: Input | None) -> Input:
 
     if before is not None and REVISION in before.content:
         try:
-            kept = snapshot_download(each.name, revision=before.content[REVISION], local_files_only=True)
+            kept = snapshot_download(
+                each.name, revision=before.content[REVISION], local_files_only=True
+            )
             return replace(before, at=str(kept))
         except LocalEntryNotFoundError:
             pass
@@ -253,7 +311,12 @@ def _of_the_hub(each: InputName, before: Input | None) -> Input:
     if isinstance(place, Path):
         return Input(each.key, each.name, str(place), {REVISION: place.name})
     try:
-        return Input(each.key, each.name, each.name, {REVISION: str(HfApi().model_info(place, timeout=SECONDS).sha)})
+        return Input(
+            each.key,
+            each.name,
+            each.name,
+            {REVISION: str(HfApi().model_info(place, timeout=SECONDS).sha)},
+        )
     except HfHubHTTPError as error:
         return Input(each.key, each.name, each.name, problem=str(error).splitlines()[0])
 
@@ -267,10 +330,17 @@ def difference(was: Input | None, now: Input | None) -> str:
         return f"{was.key} {was.name} is gone from the recipe"
     if now.problem and was.content:
         return f"{now.key} {now.name} cannot be read any more (it was {was.at}): {now.problem}{_elsewhere(was)}"
-    names = [name for name in {**was.content, **now.content} if was.content.get(name) != now.content.get(name)]
+    names = [
+        name
+        for name in {**was.content, **now.content}
+        if was.content.get(name) != now.content.get(name)
+    ]
     if not names:
         return ""
-    told = [f"{name} {_short(was.content.get(name))} -> {_short(now.content.get(name))}" for name in names[:3]]
+    told = [
+        f"{name} {_short(was.content.get(name))} -> {_short(now.content.get(name))}"
+        for name in names[:3]
+    ]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     moved = "" if was.at == now.at else f", which was {was.at}{_elsewhere(was)}"
     return f"{now.key} {now.name} has another content ({', '.join(told)}{more}) at {now.at}{moved}"
@@ -279,7 +349,11 @@ def difference(was: Input | None, now: Input | None) -> str:
 def _elsewhere(was: Input) -> str:
     """Where to resume if a relative path means another file here than where the run was started."""
     at = Path(was.at)
-    for name in (was.name, was.name.rpartition(":")[0], was.name.partition("@")[0]):  # file.py:NAME, folder@split
+    for name in (
+        was.name,
+        was.name.rpartition(":")[0],
+        was.name.partition("@")[0],
+    ):  # file.py:NAME, folder@split
         base = Path(was.at.removesuffix(name))
         if name and base / name == at and base.is_absolute() and base != Path.cwd() and at.exists():
             return f"; {name} is read from the current folder, and the run was started in {base}: resume it there"
@@ -292,5 +366,8 @@ def _short(mark: str | None) -> str:
 
 def unchecked(inputs: Sequence[Input]) -> list[str]:
     """What nobody can compare, in words."""
-    return [f"{each.key} {each.name} cannot be checked: what it says may be another today" for each in inputs
-            if not each.content]  # fmt: skip
+    return [
+        f"{each.key} {each.name} cannot be checked: what it says may be another today"
+        for each in inputs
+        if not each.content
+    ]

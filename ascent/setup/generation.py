@@ -85,13 +85,22 @@ class Generator:
         if self._session is not None:
             self._session.close()
 
-    def stream(self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)) -> RolloutStream:
+    def stream(
+        self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)
+    ) -> RolloutStream:
         """For each prompt of `part` its samples, in order; the sample number GREEDY is decoded greedily."""
         return generate_stream(
-            self._engine, self._prompts[part], samples, self._settings, noise_key=noise_key, decode=self._text
+            self._engine,
+            self._prompts[part],
+            samples,
+            self._settings,
+            noise_key=noise_key,
+            decode=self._text,
         )
 
-    def groups(self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)) -> list[list[Rollout]]:
+    def groups(
+        self, samples: Sequence[int], *, noise_key: str, part: slice = slice(None)
+    ) -> list[list[Rollout]]:
         """The rollouts of `stream`, one list for each prompt."""
         found = list(self.stream(samples, noise_key=noise_key, part=part))
         return [found[first : first + len(samples)] for first in range(0, len(found), len(samples))]

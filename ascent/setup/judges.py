@@ -44,7 +44,9 @@ class Judge(Protocol):
 
     name: str
 
-    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]: ...
+    def verdicts(
+        self, shown: Sequence[ShownComparison], form: Form, *, annotator: str
+    ) -> Iterator[JudgeVerdict]: ...
 
     def scores(self, prompt: Prompt, texts: Sequence[str]) -> list[float] | None:
         """What it thinks of each text, where it thinks in numbers."""
@@ -63,18 +65,30 @@ class RewardJudge:
     end: Callable[[], None] = field(default=lambda: None)
     known: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]:
+    def verdicts(
+        self, shown: Sequence[ShownComparison], form: Form, *, annotator: str
+    ) -> Iterator[JudgeVerdict]:
         if form == "ratings" and self.manner != SimulatedAnnotator():
-            raise ValueError(f"{self.name}: ratings are the scores themselves; leave out noise, strength, bias and tie")
+            raise ValueError(
+                f"{self.name}: ratings are the scores themselves; leave out noise, strength, bias and tie"
+            )
         for first in range(0, len(shown), AT_ONCE):
             piece = shown[first : first + AT_ONCE]
-            self._learn([rollout_of(each.question.prompt, a.text, a.tokens) for each in piece for a in each.answers])
+            self._learn(
+                [
+                    rollout_of(each.question.prompt, a.text, a.tokens)
+                    for each in piece
+                    for a in each.answers
+                ]
+            )
             for each in piece:
                 scores = self._of(each.question.prompt, [answer.text for answer in each.answers])
                 yield (
                     NoVerdict("unscored")
                     if scores is None
-                    else verdict(each, scores, form, self.manner, seed=self.seed, annotator=annotator)
+                    else verdict(
+                        each, scores, form, self.manner, seed=self.seed, annotator=annotator
+                    )
                 )
 
     def scores(self, prompt: Prompt, texts: Sequence[str]) -> list[float] | None:
@@ -82,7 +96,9 @@ class RewardJudge:
         return self._of(prompt, texts)
 
     def _learn(self, rollouts: Sequence[Rollout]) -> None:
-        new = {(r.prompt.id, r.text): r for r in rollouts if (r.prompt.id, r.text) not in self.known}
+        new = {
+            (r.prompt.id, r.text): r for r in rollouts if (r.prompt.id, r.text) not in self.known
+        }
         for key, value in zip(new, self.values(list(new.values())), strict=True):
             if value is not None:
                 self.known[key] = value
@@ -101,7 +117,9 @@ class EndpointJudge:
     def __init__(self, name: str, comparing: ComparisonEndpoint) -> None:
         self.name, self._comparing = name, comparing
 
-    def verdicts(self, shown: Sequence[ShownComparison], form: Form, *, annotator: str) -> Iterator[JudgeVerdict]:
+    def verdicts(
+        self, shown: Sequence[ShownComparison], form: Form, *, annotator: str
+    ) -> Iterator[JudgeVerdict]:
         if form != "pairs":
             raise ValueError(
                 f"{self.name} compares two answers at a time, but {form} were asked for; ask for pairs, or use the "
@@ -128,8 +146,15 @@ def judge_of(name: str, *, seed: int = 0) -> Judge:
         task = find_task(use.removeprefix(SIMULATED))
         if not isinstance(task, Task):
             raise ValueError(f"{use}: reasoning-gym knows no preferences; simulate a built-in task")
-        return RewardJudge(name, lambda rollouts: [task.true_utility(r.prompt, r.text) for r in rollouts], manner, seed)
-    reward: Reward = ModelReward(scorer=ModelScorer(use)) if Path(use).expanduser().is_dir() else find(use)
+        return RewardJudge(
+            name,
+            lambda rollouts: [task.true_utility(r.prompt, r.text) for r in rollouts],
+            manner,
+            seed,
+        )
+    reward: Reward = (
+        ModelReward(scorer=ModelScorer(use)) if Path(use).expanduser().is_dir() else find(use)
+    )
     end = reward.close if isinstance(reward, Batch) else (lambda: None)
     return RewardJudge(name, _rewarding(use, reward), manner, seed, end)
 
@@ -157,14 +182,19 @@ def _endpoint(url: str, options: dict[str, Any]) -> EndpointJudge:
     validate_url(url)  # first: the messages below repeat it
     unknown = next((name for name in options if name not in ENDPOINT), None)
     if unknown is not None or "model" not in options:
-        raise ValueError(f"{url}: give ?model=NAME, and if you like {', '.join(sorted(ENDPOINT - {'model'}))}")
+        raise ValueError(
+            f"{url}: give ?model=NAME, and if you like {', '.join(sorted(ENDPOINT - {'model'}))}"
+        )
     rubric = options.get("rubric", RUBRIC)
     if rubric.startswith("@"):
         rubric = Path(rubric[1:]).read_text(encoding="utf-8")
     return EndpointJudge(
         f"{options['model']} at {url}",
         ComparisonEndpoint(
-            url=url, model=options["model"], rubric=rubric, token_file=options.get("token_file"),
+            url=url,
+            model=options["model"],
+            rubric=rubric,
+            token_file=options.get("token_file"),
             at_once=int(options.get("at_once", 8)),
         ),
-    )  # fmt: skip
+    )

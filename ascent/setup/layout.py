@@ -61,7 +61,12 @@ def forecast_layout(
 
 
 def microbatch_target(
-    plan: Plan, model: LanguageModel, layout: Layout = ONE_RANK, *, cuda: bool | None = None, memory: int | None = None
+    plan: Plan,
+    model: LanguageModel,
+    layout: Layout = ONE_RANK,
+    *,
+    cuda: bool | None = None,
+    memory: int | None = None,
 ) -> int:
     """The tokens of a micro-batch in training, where a single sequence is not longer.
 
@@ -75,15 +80,25 @@ def microbatch_target(
     if update.tokens_per_microbatch is not None or not on_cuda:
         return limit
     memory = gpu_memory(model) if memory is None else memory
-    room = None if memory is None else int(UPDATE_FRACTION * memory) - models_bytes(plan, model, layout)
+    room = (
+        None
+        if memory is None
+        else int(UPDATE_FRACTION * memory) - models_bytes(plan, model, layout)
+    )
     checkpointing = settings.gradient_checkpointing
     shape = shape_of(model.module.config, 0)
-    return microbatch_tokens(shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit, room=room)
+    return microbatch_tokens(
+        shape, settings.dtype, gradient_checkpointing=checkpointing, limit=limit, room=room
+    )
 
 
 def gpu_memory(model: LanguageModel) -> int | None:
     """The bytes of the GPU that the model is on."""
-    return torch.cuda.get_device_properties(model.device).total_memory if model.device.type == "cuda" else None
+    return (
+        torch.cuda.get_device_properties(model.device).total_memory
+        if model.device.type == "cuda"
+        else None
+    )
 
 
 def agreed_target(plan: Plan, model: LanguageModel, ranks: Ranks, layout: Layout) -> int:
@@ -106,7 +121,9 @@ def models_bytes(plan: Plan, model: LanguageModel, layout: Layout) -> int:
     return own.total + sum(frozen) * own.weights + critic
 
 
-def choose_layout(plan: Plan, model: LanguageModel, ranks: Ranks, *, memory: int | None = None) -> Layout:
+def choose_layout(
+    plan: Plan, model: LanguageModel, ranks: Ranks, *, memory: int | None = None
+) -> Layout:
     """Divided as was asked for, or where the model does not fit otherwise.
 
     Gathered once a step where micro-batches need not be smaller for that. `memory`: the bytes of a GPU; None: of the

@@ -43,15 +43,27 @@ def is_local(module: str | None) -> bool:
     if module.partition(".")[0] in (*sys.stdlib_module_names, "ascent"):
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
-    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages())
-    return file is None or not any(Path(file).resolve().is_relative_to(Path(each).resolve()) for each in installed)
+    installed = (
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *site.getsitepackages(),
+    )
+    return file is None or not any(
+        Path(file).resolve().is_relative_to(Path(each).resolve()) for each in installed
+    )
 
 
 def _roots() -> list[Path]:
     """Where imports are looked for, without what is installed."""
-    installed = [Path(each).resolve() for each in (sys.prefix, sys.base_prefix, *site.getsitepackages())]
+    installed = [
+        Path(each).resolve() for each in (sys.prefix, sys.base_prefix, *site.getsitepackages())
+    ]
     places = [Path(each).resolve() for each in sys.path]
-    return [each for each in places if each.is_dir() and not any(each.is_relative_to(other) for other in installed)]
+    return [
+        each
+        for each in places
+        if each.is_dir() and not any(each.is_relative_to(other) for other in installed)
+    ]
 
 
 def _imported(tree: ast.Module, file: Path, roots: Sequence[Path]) -> Iterator[Path]:
@@ -74,7 +86,11 @@ def _files(parts: Sequence[str], places: Sequence[Path]) -> list[Path]:
         found = []
         for end in range(1, len(parts) + 1):
             at = place.joinpath(*parts[:end])
-            found += [each for each in (at / "__init__.py", at.with_name(f"{at.name}.py")) if each.is_file()][:1]
+            found += [
+                each
+                for each in (at / "__init__.py", at.with_name(f"{at.name}.py"))
+                if each.is_file()
+            ][:1]
         if found:
             return found
     return []

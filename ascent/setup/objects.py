@@ -60,12 +60,18 @@ def label_of(name: str) -> str:
 
 def rows_of(key: str, value: Any) -> PythonObject:
     """Rows as lines of JSON, so that they are read as those of a JSONL file. They are read once, here."""
-    label = getattr(value, "__name__", type(value).__name__) if callable(value) else type(value).__name__
+    label = (
+        getattr(value, "__name__", type(value).__name__)
+        if callable(value)
+        else type(value).__name__
+    )
     label = "".join(each if each.isalnum() or each == "_" else "" for each in label)
     lines = []
     for number, row in enumerate(_reported(key, _iterate(key, value)), 1):
         if number > MAX_ROWS:
-            raise ValueError(f"{key}: {label} gave {MAX_ROWS} rows and has not ended; data are read once, so they end")
+            raise ValueError(
+                f"{key}: {label} gave {MAX_ROWS} rows and has not ended; data are read once, so they end"
+            )
         lines.append(_as_line(f"{key} row {number}", row))
     if not lines:
         raise ValueError(f"{key}: {label} holds no rows; there is nothing to train on")
@@ -78,18 +84,28 @@ def _iterate(key: str, value: Any) -> Iterator[Any]:
         raise ValueError(f'{key} is a DataFrame; give its rows: frame.to_dict("records")')
     if isinstance(value, Mapping):
         splits = ", ".join(map(str, islice(value, 5)))
-        way = f'one split, as in data["{next(iter(value), "train")}"]' if kind.endswith("DatasetDict") else ROWS
+        way = (
+            f'one split, as in data["{next(iter(value), "train")}"]'
+            if kind.endswith("DatasetDict")
+            else ROWS
+        )
         raise ValueError(f"{key} is a {kind} with the keys {splits}; give {way}")
     if inspect.iscoroutine(value):
         value.close()
     if isinstance(value, Iterator) or inspect.iscoroutine(value):
-        raise ValueError(f"{key} is a {kind}, which can be read once only; give the function that makes it")
-    if isinstance(value, str | bytes | type) or not (callable(value) or isinstance(value, Iterable)):
+        raise ValueError(
+            f"{key} is a {kind}, which can be read once only; give the function that makes it"
+        )
+    if isinstance(value, str | bytes | type) or not (
+        callable(value) or isinstance(value, Iterable)
+    ):
         raise ValueError(f"{key} is a {kind} ({value!r:.60}); give {ROWS}")
     if not callable(value):
         return iter(value)
     if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
-        raise ValueError(f"{key}: {value.__name__} is async; give a plain function that returns an iterator of dicts")
+        raise ValueError(
+            f"{key}: {value.__name__} is async; give a plain function that returns an iterator of dicts"
+        )
     return _call(key, value)
 
 
@@ -98,26 +114,36 @@ def _reported(key: str, rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
     except Exception as error:
-        raise ValueError(f"{key}: reading it raised {type(error).__name__}: {error}{place_of(error)}") from error
+        raise ValueError(
+            f"{key}: reading it raised {type(error).__name__}: {error}{place_of(error)}"
+        ) from error
 
 
 def _call(key: str, function: Callable[[], Any]) -> Iterator[Any]:
     try:
         parameters = inspect.signature(function).parameters.values()
-        named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        named = [
+            each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
         needed = [each.name for each in named if each.default is each.empty]
     except (TypeError, ValueError):
         needed = []
     if needed:
-        raise ValueError(f"{key}: the function takes {needed[0]}, but it is called without arguments; bind it first")
+        raise ValueError(
+            f"{key}: the function takes {needed[0]}, but it is called without arguments; bind it first"
+        )
     try:
         made = function()
     except Exception as error:
-        raise ValueError(f"{key}: the function raised {type(error).__name__}: {error}{place_of(error)}") from error
+        raise ValueError(
+            f"{key}: the function raised {type(error).__name__}: {error}{place_of(error)}"
+        ) from error
     if inspect.iscoroutine(made):
         made.close()
     if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
-        raise ValueError(f"{key}: the function returned a {type(made).__name__}; it returns an iterator of dicts")
+        raise ValueError(
+            f"{key}: the function returned a {type(made).__name__}; it returns an iterator of dicts"
+        )
     return iter(made)
 
 
@@ -159,13 +185,21 @@ def model_of(key: str, model: Any, tokenizer: Any) -> PythonObject:
             "model with the key model.lora"
         )
     if not isinstance(model, PreTrainedModel):
-        raise ValueError(f"{key} is a {type(model).__name__}; give a name, a folder, or a loaded transformers model")
+        raise ValueError(
+            f"{key} is a {type(model).__name__}; give a name, a folder, or a loaded transformers model"
+        )
     if getattr(model, "is_quantized", False):
-        raise ValueError(f"{key} is quantized, so it cannot be copied; give its name, with the key model.quantize")
+        raise ValueError(
+            f"{key} is quantized, so it cannot be copied; give its name, with the key model.quantize"
+        )
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         found = "no tokenizer" if tokenizer is None else f"a {type(tokenizer).__name__}"
-        raise ValueError(f"{key} is a loaded model with {found}; pass tokenizer=AutoTokenizer.from_pretrained(...)")
-    return PythonObject(type(model).__name__, (model, tokenizer), {"weights": _weights_sha256(model)})
+        raise ValueError(
+            f"{key} is a loaded model with {found}; pass tokenizer=AutoTokenizer.from_pretrained(...)"
+        )
+    return PythonObject(
+        type(model).__name__, (model, tokenizer), {"weights": _weights_sha256(model)}
+    )
 
 
 def _weights_sha256(model: Any) -> str:
@@ -174,7 +208,9 @@ def _weights_sha256(model: Any) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()
 
 

@@ -52,19 +52,34 @@ class Training:
     longest: int
     steps: int
     demonstrations: Sequence[Batch] = ()
-    evaluate: Callable[[int], dict[str, float]] | None = None  # by sampling, where there are no held-out batches
+    evaluate: Callable[[int], dict[str, float]] | None = (
+        None  # by sampling, where there are no held-out batches
+    )
     samples: Callable[[], SampleBatch] | None = None  # the rollouts of the last step
     answers: Callable[[], SampleBatch] | None = None  # the completions of the last evaluation
-    reward_failures: Callable[[], list[str]] = list  # why rewards could not score something, each reason once
-    others: tuple[loop.TrainedModel, ...] = ()  # trained besides the policy: a critic with weights of its own
-    saved: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)  # their folders of a checkpoint
+    reward_failures: Callable[[], list[str]] = (
+        list  # why rewards could not score something, each reason once
+    )
+    others: tuple[
+        loop.TrainedModel, ...
+    ] = ()  # trained besides the policy: a critic with weights of its own
+    saved: Mapping[str, Callable[[Path], None]] = field(
+        default_factory=dict
+    )  # their folders of a checkpoint
     first_policy_step: int = 1  # after the critic's warm-up
-    stop_reason: Callable[[], str] = str  # why the run should end before its last step; empty while it should not
-    close: Callable[[], None] = lambda: None  # releases what rewards, environments and samplers hold
+    stop_reason: Callable[[], str] = (
+        str  # why the run should end before its last step; empty while it should not
+    )
+    close: Callable[[], None] = lambda: (
+        None
+    )  # releases what rewards, environments and samplers hold
 
     @property
     def trained(self) -> list[loop.TrainedModel]:
-        return [loop.TrainedModel("policy", self.learner, self.objective, self.first_policy_step), *self.others]
+        return [
+            loop.TrainedModel("policy", self.learner, self.objective, self.first_policy_step),
+            *self.others,
+        ]
 
 
 class FrozenOutputSource:
@@ -115,15 +130,25 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
     steps = config.run.steps
     if config.data.epochs is not None:
         steps = math.ceil(round(config.data.epochs * source.steps_per_epoch, 6))
-        notes = (*notes, f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records")
+        notes = (
+            *notes,
+            f"data.epochs={config.data.epochs:g}: {steps} steps of {config.data.batch_size} records",
+        )
     notes = (*model.notes, *renderer.describe(), *clipped, *notes)
     if layout.sharded and answers is None:
         model.to_host()  # it is written there when it is saved
     learner = LocalLearner(
-        divide(lambda: load_policy(plan, folder, model_folder, place="cpu"), ranks, torch.device(device()), layout)
+        divide(
+            lambda: load_policy(plan, folder, model_folder, place="cpu"),
+            ranks,
+            torch.device(device()),
+            layout,
+        )
         if layout.sharded
         else model,
-        Schedule(config.update.learning_rate, config.update.schedule, config.update.warmup_steps, steps),
+        Schedule(
+            config.update.learning_rate, config.update.schedule, config.update.warmup_steps, steps
+        ),
         adam=adam_of(plan),
         max_grad_norm=config.update.max_grad_norm,
         ranks=ranks,
@@ -131,7 +156,11 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
         samples=answers is not None,
         unrounded=unrounded_weights(model) if model_folder is None else None,
     )
-    notes = (*notes, *(describe_masters(model) if model_folder is None else ()), *describe_layout(layout))
+    notes = (
+        *notes,
+        *(describe_masters(model) if model_folder is None else ()),
+        *describe_layout(layout),
+    )
     heldout: list[Batch] = []
     if config.data.evaluate is not None:
         found = prepare_records(config.data.evaluate, plan, renderer)
@@ -152,7 +181,9 @@ def assemble_offline(plan: Plan, folder: Path, model_folder: Path | None, ranks:
     return training
 
 
-def on_policy_answers(plan: Plan, model: LanguageModel, renderer: Renderer, ranks: Ranks) -> OnPolicyAnswers | None:
+def on_policy_answers(
+    plan: Plan, model: LanguageModel, renderer: Renderer, ranks: Ranks
+) -> OnPolicyAnswers | None:
     """The sampler of on-policy distillation; None where data.on_policy_fraction is 0."""
     config, rollouts = plan.config, plan.config.rollouts
     if "teacher_distribution" not in plan.row.needs or not config.data.on_policy_fraction:
@@ -170,7 +201,11 @@ def on_policy_answers(plan: Plan, model: LanguageModel, renderer: Renderer, rank
 
 
 def source_of(
-    plan: Plan, renderer: Renderer, target: int, ranks: Ranks, rewrite: OnPolicyAnswers | None = None
+    plan: Plan,
+    renderer: Renderer,
+    target: int,
+    ranks: Ranks,
+    rewrite: OnPolicyAnswers | None = None,
 ) -> tuple[FileSource, tuple[Item, ...], tuple[str, ...]]:
     """The training data as a source, all of its items, and a note for each part of the mix.
 
@@ -181,9 +216,12 @@ def source_of(
     shares = [each.share for each in config.data.mix]
     shares = [1 - math.fsum(shares), *shares]
     parts = [
-        prepare_records(name, plan, renderer) for name in (config.data.train, *(each.use for each in config.data.mix))
+        prepare_records(name, plan, renderer)
+        for name in (config.data.train, *(each.use for each in config.data.mix))
     ]
-    if plan.row.source == "unpaired" or rewrite is not None:  # records may become longer, up to the limit
+    if (
+        plan.row.source == "unpaired" or rewrite is not None
+    ):  # records may become longer, up to the limit
         target = limit
     longest = max(item.tokens for each in parts for item in each.items)
     source = FileSource(
@@ -199,7 +237,9 @@ def source_of(
     )
     notes = [f"{len(each.items)} records from {each.name}" for each in parts]
     if config.data.mix:
-        notes = [f"{line}, {share:.4g} of every step" for line, share in zip(notes, shares, strict=True)]
+        notes = [
+            f"{line}, {share:.4g} of every step" for line, share in zip(notes, shares, strict=True)
+        ]
     return source, tuple(item for each in parts for item in each.items), tuple(notes)
 
 
@@ -210,7 +250,9 @@ def _with_reference(
     reference = reference_of(plan, folder, training.model, training.learner.ranks)
     fresh = reference.precompute([*batches, *training.heldout])
     note = f"reference log-probs of {fresh} sequences computed, {len(reference.cached)} cached"
-    if plan.row.source != "unpaired":  # KTO pairs prompts with other answers, differently in every epoch
+    if (
+        plan.row.source != "unpaired"
+    ):  # KTO pairs prompts with other answers, differently in every epoch
         reference.model = None
     return replace(
         training,

@@ -31,19 +31,28 @@ class OnPolicyAnswers:
     ranks: Ranks = SINGLE
 
     def __call__(self, items: Sequence[Item], step: int) -> list[Item]:
-        chosen = {place: item for place, item in enumerate(items) if self._is_on_policy(item, step, place)}
+        chosen = {
+            place: item for place, item in enumerate(items) if self._is_on_policy(item, step, place)
+        }
         requests = [self._request(item.sequences[0], step, place) for place, item in chosen.items()]
-        sampled = self.ranks.concat(list(self.sampler.sample(self.ranks.part(requests))), "the student's answers")
+        sampled = self.ranks.concat(
+            list(self.sampler.sample(self.ranks.part(requests))), "the student's answers"
+        )
         answers = {each.prompt_id: each for each in sampled}
         written = {
-            place: replace(item, sequences=(_written(item.sequences[0], answers[_name(step, place)]),))
+            place: replace(
+                item, sequences=(_written(item.sequences[0], answers[_name(step, place)]),)
+            )
             for place, item in chosen.items()
         }
         return [written.get(place, item) for place, item in enumerate(items)]
 
     def _is_on_policy(self, item: Item, step: int, place: int) -> bool:
         digest = hashlib.blake2b(f"{self.seed}/{step}/{place}".encode(), digest_size=8).digest()
-        return 0 < item.sequences[0].prompt_length < self.longest and int.from_bytes(digest) < self.fraction * 2**64
+        return (
+            0 < item.sequences[0].prompt_length < self.longest
+            and int.from_bytes(digest) < self.fraction * 2**64
+        )
 
     def _request(self, own: Rendered, step: int, place: int) -> Request:
         budget = min(self.max_new_tokens, self.longest - own.prompt_length)
@@ -56,5 +65,7 @@ def _name(step: int, place: int) -> str:
 
 
 def _written(own: Rendered, answer: Completion) -> Rendered:
-    tokens = np.concatenate([own.tokens[: own.prompt_length], np.array(answer.tokens, dtype=own.tokens.dtype)])
+    tokens = np.concatenate(
+        [own.tokens[: own.prompt_length], np.array(answer.tokens, dtype=own.tokens.dtype)]
+    )
     return Rendered(tokens, np.arange(len(tokens)) >= own.prompt_length, own.prompt_length)

@@ -40,7 +40,9 @@ def add_optimal_values(
 
     `of` says in words what the values depend on besides the prompts; of something else they are estimated again.
     """
-    mark = hashlib.sha256(repr((of, [(each.prompt.id, each.tokens) for each in prompts])).encode()).hexdigest()
+    mark = hashlib.sha256(
+        repr((of, [(each.prompt.id, each.tokens) for each in prompts])).encode()
+    ).hexdigest()
     file = folder / FILE
     # One answer for all ranks: on a shared file system some may not see the file yet, and would sample alone.
     known = json.loads(file.read_text(encoding="utf-8")) if ranks.is_first and file.exists() else {}
@@ -51,14 +53,22 @@ def add_optimal_values(
         for start in range(0, len(prompts), PROMPTS_PER_CALL):
             some = prompts[start : start + PROMPTS_PER_CALL]
             stream = generate_stream(
-                reference, some, range(SAMPLES), settings, noise_key=f"optimum/{start}", decode=text, ranks=ranks
+                reference,
+                some,
+                range(SAMPLES),
+                settings,
+                noise_key=f"optimum/{start}",
+                decode=text,
+                ranks=ranks,
             )
             batch = pack_rollouts(score(stream))
             values += optimal_values(batch["rewards_B"], batch["groups"])[::SAMPLES].tolist()
         if ranks.is_first:
             _write(file, json.dumps({"prompts": mark, "samples": SAMPLES, "values": values}) + "\n")
     note = f"optimal values of {len(values)} prompts from {SAMPLES} answers each of the reference"
-    return [replace(each, optimal_value=value) for each, value in zip(prompts, values, strict=True)], note
+    return [
+        replace(each, optimal_value=value) for each, value in zip(prompts, values, strict=True)
+    ], note
 
 
 def _write(file: Path, text: str) -> None:

@@ -39,7 +39,9 @@ def load_policy(
     config, settings = plan.config, plan.config.model
     notes = _check_device(plan)
     if config.update.optimizer_offload and device() == "cpu":
-        notes += ("update.optimizer_offload saves nothing here: without a GPU, everything is in host memory",)
+        notes += (
+            "update.optimizer_offload saves nothing here: without a GPU, everything is in host memory",
+        )
     origin: str | Path | None = model_folder
     if origin is None or settings.lora is not None:
         origin = initial(settings.policy, folder, config.seed, plan.objects)
@@ -56,8 +58,12 @@ def load_policy(
         arithmetic=arithmetic_of(plan),
     )
     model.notes += notes
-    model.normalization = None  # what a reward model had learnt before says nothing of what it will have learnt
-    model.step_format = StepFormat(config.data.step_separator) if "step_head" in plan.row.needs else None
+    model.normalization = (
+        None  # what a reward model had learnt before says nothing of what it will have learnt
+    )
+    model.step_format = (
+        StepFormat(config.data.step_separator) if "step_head" in plan.row.needs else None
+    )
     if settings.lora is None:
         return model
     model = lora.attach(model, rank=settings.lora, alpha=settings.lora_alpha, seed=config.seed)
@@ -77,13 +83,18 @@ def _head(plan: Plan) -> models.Heads:
     return "both" if "critic" in plan.row.needs and plan.config.model.critic == "head" else "tokens"
 
 
-def reference_of(plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks = SINGLE) -> ReferenceCache:
+def reference_of(
+    plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks = SINGLE
+) -> ReferenceCache:
     """The frozen reference: the recipe's, or the policy as it was before the first step."""
     from ascent.update.reference_cache import ReferenceCache
 
     settings = plan.config.model
     folder.mkdir(parents=True, exist_ok=True)
-    file, of = folder / REFERENCE, plan.inputs.get("model.reference") or plan.inputs.get("model.policy", "")
+    file, of = (
+        folder / REFERENCE,
+        plan.inputs.get("model.reference") or plan.inputs.get("model.policy", ""),
+    )
     if settings.reference is None and policy.adapter is not None:
         return ReferenceCache(lora.WithoutAdapter(policy), file=file, fingerprint=of, ranks=ranks)
     name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
@@ -94,7 +105,12 @@ def reference_of(plan: Plan, folder: Path, policy: LanguageModel, ranks: Ranks =
 def frozen_model(plan: Plan, name: str | Path, *, arithmetic: str = "fast") -> LanguageModel:
     """A second model that is never trained, loaded as the recipe has the policy loaded."""
     settings = plan.config.model
-    return load_frozen(name, dtype=settings.dtype, trust_remote_code=settings.trust_remote_code, arithmetic=arithmetic)
+    return load_frozen(
+        name,
+        dtype=settings.dtype,
+        trust_remote_code=settings.trust_remote_code,
+        arithmetic=arithmetic,
+    )
 
 
 def load_frozen(
@@ -107,7 +123,12 @@ def load_frozen(
 ) -> LanguageModel:
     """A model that is never trained, on the device of this process."""
     model = models.load(
-        name, head=head, dtype=dtype, device=device(), trust_remote_code=trust_remote_code, arithmetic=arithmetic
+        name,
+        head=head,
+        dtype=dtype,
+        device=device(),
+        trust_remote_code=trust_remote_code,
+        arithmetic=arithmetic,
     )
     if head == "scalar" and any("new" in note for note in model.notes):
         raise ValueError(
@@ -121,7 +142,11 @@ def initial(name: str, folder: Path, seed: int, objects: Objects = NO_OBJECTS) -
     copied there."""
     if not name.startswith(TINY) and not is_object(name):
         return name
-    made = folder / INITIAL / (f"{label_of(name)}-{name[-13:-1]}" if is_object(name) else name.removeprefix(TINY))
+    made = (
+        folder
+        / INITIAL
+        / (f"{label_of(name)}-{name[-13:-1]}" if is_object(name) else name.removeprefix(TINY))
+    )
     if made.exists():
         return made
     if not is_object(name):
@@ -129,7 +154,9 @@ def initial(name: str, folder: Path, seed: int, objects: Objects = NO_OBJECTS) -
     elif name in objects:
         _write(name, made, lambda place: write_model(objects[name], place))
     else:
-        raise ValueError(f"model.policy was a loaded model ({name}), but its copy {made} is gone; start a new run")
+        raise ValueError(
+            f"model.policy was a loaded model ({name}), but its copy {made} is gone; start a new run"
+        )
     return made
 
 
@@ -145,12 +172,20 @@ def _write(name: str, made: Path, write: Callable[[Path], object]) -> None:
         disk.rename(writing, made)
     except OSError as error:
         shutil.rmtree(writing, ignore_errors=True)
-        raise ValueError(f"model {name} could not be written to {made}: {error}; free some space") from error
+        raise ValueError(
+            f"model {name} could not be written to {made}: {error}; free some space"
+        ) from error
 
 
 def adam_of(plan: Plan) -> Adam:
     update = plan.config.update
-    return Adam(update.adam_beta1, update.adam_beta2, update.adam_eps, update.weight_decay, update.optimizer_offload)
+    return Adam(
+        update.adam_beta1,
+        update.adam_beta2,
+        update.adam_eps,
+        update.weight_decay,
+        update.optimizer_offload,
+    )
 
 
 def device() -> str:
@@ -184,5 +219,7 @@ def _check_device(plan: Plan) -> tuple[str, ...]:
     }
     found = next((reason for reason, holds in reasons.items() if holds), None)
     if found is not None:
-        raise ValueError(f"{MPS}=1 runs algorithms that train on files in float32, but {found}; unset {MPS}")
+        raise ValueError(
+            f"{MPS}=1 runs algorithms that train on files in float32, but {found}; unset {MPS}"
+        )
     return ("training on the GPU of this Mac (mps), which is untested",)

@@ -38,7 +38,11 @@ class PolicyWeights:
 
     def sends_adapter(self, servers: Sequence[FleetServer]) -> bool:
         """Whether these servers, or one that is started, get the adapter alone."""
-        stale = [each.url for each in servers if each.model.keeps_head and _tied_head(self.model) is not None]
+        stale = [
+            each.url
+            for each in servers
+            if each.model.keeps_head and _tied_head(self.model) is not None
+        ]
         if stale:
             raise ValueError(
                 f"the server {stale[0]} is vLLM on a CPU, where a tied output head keeps its old weights when new ones "
@@ -99,9 +103,15 @@ def _save(model: LanguageModel, folder: Path, own_head: bool) -> None:
     if name is None or not own_head:
         return
     weight: Any = model.module.get_output_embeddings().weight
-    save_file({f"{name}.weight": weight.detach().cpu().contiguous()}, folder / HEAD, metadata={"format": "pt"})
+    save_file(
+        {f"{name}.weight": weight.detach().cpu().contiguous()},
+        folder / HEAD,
+        metadata={"format": "pt"},
+    )
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}, indent=1))
+    (folder / "config.json").write_text(
+        json.dumps(config | {"tie_word_embeddings": False}, indent=1)
+    )
     index = folder / "model.safetensors.index.json"
     if index.exists():
         content = json.loads(index.read_text(encoding="utf-8"))
@@ -112,8 +122,12 @@ def _save(model: LanguageModel, folder: Path, own_head: bool) -> None:
 def _tied_head(model: LanguageModel) -> str | None:
     """The name of the output head, if it is tied to the embeddings."""
     head: Any = model.module.get_output_embeddings()
-    tied = head is not None and head.weight is getattr(model.module.get_input_embeddings(), "weight", None)
-    return next(name for name, each in model.module.named_modules() if each is head) if tied else None
+    tied = head is not None and head.weight is getattr(
+        model.module.get_input_embeddings(), "weight", None
+    )
+    return (
+        next(name for name, each in model.module.named_modules() if each is head) if tied else None
+    )
 
 
 def _dtype(model: LanguageModel) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from ascent.rollouts.generate import RenderedPrompt
 
 
-def prompt_overlap(train: Sequence[RenderedPrompt], heldout: Sequence[RenderedPrompt]) -> tuple[str, ...]:
+def prompt_overlap(
+    train: Sequence[RenderedPrompt], heldout: Sequence[RenderedPrompt]
+) -> tuple[str, ...]:
     """One sentence for each of the two, where it is the case. Prompts are the same where the policy reads the same."""
     seen = {each.tokens for each in train}
     told = []
@@ -18,5 +20,7 @@ def prompt_overlap(train: Sequence[RenderedPrompt], heldout: Sequence[RenderedPr
         )
     both = sum(each.tokens in seen for each in heldout)
     if both:
-        told.append(f"{both} of {len(heldout)} held-out prompts are also trained on, so they say little about new ones")
+        told.append(
+            f"{both} of {len(heldout)} held-out prompts are also trained on, so they say little about new ones"
+        )
     return tuple(told)

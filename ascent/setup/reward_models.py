@@ -45,7 +45,9 @@ def cut(lengths: Sequence[int | None], budget: int) -> list[list[int]]:
 class RewardModel:
     """Scores (messages, completion) as `ascent score` does; None for what is too long for it."""
 
-    def __init__(self, model: str, *, tokens_per_microbatch: int = 16384, trust_remote_code: bool = False) -> None:
+    def __init__(
+        self, model: str, *, tokens_per_microbatch: int = 16384, trust_remote_code: bool = False
+    ) -> None:
         self._model = load_frozen(model, head="scalar", trust_remote_code=trust_remote_code)
         if self._model.step_format is not None:
             raise ValueError(
@@ -53,12 +55,17 @@ class RewardModel:
                 f"{{use: process_reward_model, model: {model}}}, and ascent score prints the scores of steps"
             )
         self._renderer = Renderer(self._model.tokenizer, train_on="completion", check_content=False)
-        self._budget, most = tokens_per_microbatch, longest_answer(self._model, tokens_per_microbatch)
+        self._budget, most = (
+            tokens_per_microbatch,
+            longest_answer(self._model, tokens_per_microbatch),
+        )
         self._limits = Limits(max_tokens=most, max_prompt_tokens=most - 1)
 
     def __call__(self, items: Sequence[Conversation]) -> list[float | None]:
         # One at a time, so that a score does not depend on who else asked.
-        return [self._scores([item])[0] if item is not None else None for item in map(self._item, items)]
+        return [
+            self._scores([item])[0] if item is not None else None for item in map(self._item, items)
+        ]
 
     def together(self, items: Sequence[Conversation]) -> list[float | None]:
         """The same in packed batches, many times faster. A score may differ in its last bits by its company, so this is
@@ -74,7 +81,10 @@ class RewardModel:
     def _item(self, conversation: Conversation) -> Item | None:
         """None for what is too long."""
         messages, completion = conversation
-        asked = tuple(Message(cast(Role, each["role"]), each["content"], each.get("extra", "")) for each in messages)
+        asked = tuple(
+            Message(cast(Role, each["role"]), each["content"], each.get("extra", ""))
+            for each in messages
+        )
         record = UnpairedExample(Prompt("served", asked), (Message("assistant", completion),), True)
         try:
             return render_record(record, self._renderer, self._limits)
@@ -84,9 +94,13 @@ class RewardModel:
     @torch.no_grad()
     def _scores(self, items: Sequence[Item]) -> list[float]:
         """Of items that fit into one batch."""
-        outputs = self._model.outputs(to_device(collate(items), self._model.device), frozenset({"scores_B"}))
+        outputs = self._model.outputs(
+            to_device(collate(items), self._model.device), frozenset({"scores_B"})
+        )
         scores_B, center = outputs["scores_B"], self._model.normalization
-        return [float(score) for score in (scores_B if center is None else center(scores_B)).tolist()]
+        return [
+            float(score) for score in (scores_B if center is None else center(scores_B)).tolist()
+        ]
 
 
 class ProcessRewardModel:
@@ -96,7 +110,9 @@ class ProcessRewardModel:
     without text holds no step that could be right, and has 0 at its end.
     """
 
-    def __init__(self, model: str, *, tokens_per_microbatch: int = 16384, loaded: LanguageModel | None = None) -> None:
+    def __init__(
+        self, model: str, *, tokens_per_microbatch: int = 16384, loaded: LanguageModel | None = None
+    ) -> None:
         self._model = loaded or load_frozen(model, head="scalar")
         found = self._model.step_format
         if found is None:
@@ -105,9 +121,15 @@ class ProcessRewardModel:
                 "with row prm or prm_soft, or use it as reward_model"
             )
         self._renderer = Renderer(
-            self._model.tokenizer, train_on="completion", step_separator=found.step_separator, check_content=False
+            self._model.tokenizer,
+            train_on="completion",
+            step_separator=found.step_separator,
+            check_content=False,
         )
-        self._budget, self._longest = tokens_per_microbatch, longest_answer(self._model, tokens_per_microbatch)
+        self._budget, self._longest = (
+            tokens_per_microbatch,
+            longest_answer(self._model, tokens_per_microbatch),
+        )
 
     def __call__(self, answers: Sequence[Answer]) -> list[list[StepScore] | Unscored]:
         found: dict[int, list[StepScore] | Unscored] = {}
@@ -120,10 +142,16 @@ class ProcessRewardModel:
                 found[place] = [StepScore(len(answer.text) + 1, 0.0)]
             else:
                 read[place] = made
-        lengths = [len(read[place].rendered) if place in read else None for place in range(len(answers))]
+        lengths = [
+            len(read[place].rendered) if place in read else None for place in range(len(answers))
+        ]
         for piece in cut(lengths, self._budget):
-            for place, values in zip(piece, self._chances([read[place] for place in piece]), strict=True):
-                found[place] = [StepScore(*each) for each in zip(read[place].char_ends, values, strict=True)]
+            for place, values in zip(
+                piece, self._chances([read[place] for place in piece]), strict=True
+            ):
+                found[place] = [
+                    StepScore(*each) for each in zip(read[place].char_ends, values, strict=True)
+                ]
         return [found[place] for place in range(len(answers))]
 
     def joined(self, steps: Sequence[str]) -> str:
@@ -136,14 +164,21 @@ class ProcessRewardModel:
         except RowError as error:
             return Unscored("unreadable", str(error))
         if len(found.rendered) > self._longest:
-            return Unscored("too_long", f"{len(found.rendered)} tokens, but the model reads {self._longest} at most")
+            return Unscored(
+                "too_long",
+                f"{len(found.rendered)} tokens, but the model reads {self._longest} at most",
+            )
         return found
 
     @torch.no_grad()
     def _chances(self, read: Sequence[SteppedAnswer]) -> list[list[float]]:
         """Of being right, for the steps of answers that fit into one batch."""
         batch = pack([each.rendered for each in read], range(len(read)))
-        outputs = self._model.outputs(to_device(batch, self._model.device), frozenset({"step_logits_TC"}))
+        outputs = self._model.outputs(
+            to_device(batch, self._model.device), frozenset({"step_logits_TC"})
+        )
         right_T = outputs["step_logits_TC"].softmax(-1)[:, 0].cpu()
         answers = right_T.split([len(each.rendered) for each in read])
-        return [own_T[list(each.token_ends)].tolist() for own_T, each in zip(answers, read, strict=True)]
+        return [
+            own_T[list(each.token_ends)].tolist() for own_T, each in zip(answers, read, strict=True)
+        ]

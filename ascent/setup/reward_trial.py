@@ -13,7 +13,13 @@ from ascent.rollouts.generate import RenderedPrompt
 from ascent.rollouts.score import RewardPipeline
 
 # Errors of the code, whatever the completion is. Others may be due to the made-up text.
-ALWAYS = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "NotImplementedError")
+ALWAYS = (
+    "NameError",
+    "UnboundLocalError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "NotImplementedError",
+)
 TEXT = "a made-up completion"
 
 
@@ -29,7 +35,11 @@ def try_rewards(
     done = Completion(asked.prompt.id, 0, tokens, (0.0,) * len(tokens), (0,) * len(tokens), "eos")
     rollout = Rollout(asked.prompt, 0, (Turn(asked.tokens, done, text),))
     state = rng.capture()
-    notes = [_try(pipeline, name, reward, rollout) for name, reward in pipeline.rewards.items() if _is_own(reward)]
+    notes = [
+        _try(pipeline, name, reward, rollout)
+        for name, reward in pipeline.rewards.items()
+        if _is_own(reward)
+    ]
     rng.restore(state)
     return tuple(note for note in notes if note)
 
@@ -44,7 +54,8 @@ def _is_own(reward: Reward) -> bool:
 def _try(pipeline: RewardPipeline, name: str, reward: Reward, rollout: Rollout) -> str:
     rule = pipeline.rules[name]
     ((outcome,),) = (
-        each.values() for each in score_all({name: reward}, [rollout], timeout=rule.timeout, on_error="never")
+        each.values()
+        for each in score_all({name: reward}, [rollout], timeout=rule.timeout, on_error="never")
     )
     failure = outcome.failure
     if failure is None or failure.kind not in (*BUGS, "raised", "timeout"):

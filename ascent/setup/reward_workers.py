@@ -28,7 +28,9 @@ def use_reward_workers(plan: Plan, score: Scorer, folder: Path, ranks: Ranks) ->
         found = files.placed()
         return found.urls, found.error
 
-    workers = RewardWorkers(placed, partial(files.want, wanted, rank=ranks.rank), key=launch.key, count=launch.count)
+    workers = RewardWorkers(
+        placed, partial(files.want, wanted, rank=ranks.rank), key=launch.key, count=launch.count
+    )
     score.pipeline = replace(
         score.pipeline,
         rewards=place(dict(score.pipeline.rewards), list(wanted), workers),

@@ -57,18 +57,26 @@ class Verifier(Batch):
         if isinstance(task, Unscored):
             return task
         parts = task.verify(rollout.prompt, rollout.text)
-        return {part: value for part, value in parts.items() if part == "correct" or part in self.weights}
+        return {
+            part: value
+            for part, value in parts.items()
+            if part == "correct" or part in self.weights
+        }
 
 
 class ModelScorer:
     """A reward model behind `protocols.Scorer`. With `together`, a step's rollouts go through it in packed batches."""
 
-    def __init__(self, model: str, *, together: bool = False, trust_remote_code: bool = False) -> None:
+    def __init__(
+        self, model: str, *, together: bool = False, trust_remote_code: bool = False
+    ) -> None:
         found = RewardModel(model, trust_remote_code=trust_remote_code)
         self._scores = found.together if together else found
 
     def score(self, rollouts: Sequence[Rollout]) -> Sequence[float | None]:
-        asked = [([vars(each) for each in rollout.prompt.messages], rollout.text) for rollout in rollouts]
+        asked = [
+            ([vars(each) for each in rollout.prompt.messages], rollout.text) for rollout in rollouts
+        ]
         return self._scores(asked)
 
 
@@ -82,7 +90,11 @@ class EnvReward(Batch):
         if rollout.episode is None:
             return Unscored("no_env", "the recipe has no env")
         parts = rollout.episode.parts
-        return dict(parts) if parts else Unscored("no_verdict", "the environment gives none; use another reward")
+        return (
+            dict(parts)
+            if parts
+            else Unscored("no_verdict", "the environment gives none; use another reward")
+        )
 
 
 def names_of(plan: Plan) -> list[str]:
@@ -139,10 +151,16 @@ def rewards_of(plan: Plan, text: Decode | None = None) -> RewardPipeline:
                 names = _called(each, stepwise)
                 twice = next((name for name in names if name in found), None)
                 if twice is not None:
-                    way = "use the verifier once, and other names beside it" if stepwise else "give one another `name`"
+                    way = (
+                        "use the verifier once, and other names beside it"
+                        if stepwise
+                        else "give one another `name`"
+                    )
                     raise ValueError(f"two rewards are called {twice}; {way}")
                 # reward/correct is the mean of a reward of that name, so the two are one metric.
-                metric = next((n for n in names if n != "correct" and is_registered(f"reward/{n}")), None)
+                metric = next(
+                    (n for n in names if n != "correct" and is_registered(f"reward/{n}")), None
+                )
                 if metric is not None:
                     raise ValueError(
                         f"a reward is called {metric}, but reward/{metric} is another metric (docs/metrics.md); give "
@@ -184,22 +202,32 @@ def _called(each: schema.Reward, stepwise: bool) -> tuple[str, ...]:
 
 def _refuse_unfit(own: Mapping[str, Any]) -> None:
     """Values of the keys beside a reward that no term could have."""
-    if "name" in own and (not isinstance(own["name"], str) or not own["name"] or "/" in own["name"]):
-        raise ValueError(f"name={own['name']!r}, but a name is text, not empty, and holds no /, which splits off parts")
+    if "name" in own and (
+        not isinstance(own["name"], str) or not own["name"] or "/" in own["name"]
+    ):
+        raise ValueError(
+            f"name={own['name']!r}, but a name is text, not empty, and holds no /, which splits off parts"
+        )
     weights: Any = own.get("weights", {})
     gate: Any = own.get("gate")
     clip: Any = own.get("clip")
     _refuse_all_but_a_section("weights", weights)
     if not all(isinstance(part, str) and _is_finite(weight) for part, weight in weights.items()):
-        raise ValueError(f"weights={weights!r}, but it gives names of parts finite numbers, as in {{correct: 0.5}}")
+        raise ValueError(
+            f"weights={weights!r}, but it gives names of parts finite numbers, as in {{correct: 0.5}}"
+        )
     if "gate" in own:
         _refuse_all_but_a_section("gate", gate)
         if set(gate) != {"part", "at_least"}:
             raise ValueError(f"gate={gate!r}, but a gate is {{part: NAME, at_least: NUMBER}}")
         if not isinstance(gate["part"], str):
-            raise ValueError(f"gate.part={gate['part']!r}, but it is the name of a reward or REWARD/PART")
+            raise ValueError(
+                f"gate.part={gate['part']!r}, but it is the name of a reward or REWARD/PART"
+            )
         if not _is_finite(gate["at_least"]):
-            raise ValueError(f"gate.at_least={gate['at_least']!r}, but it is a finite number that the part must reach")
+            raise ValueError(
+                f"gate.at_least={gate['at_least']!r}, but it is a finite number that the part must reach"
+            )
     if "clip" in own:
         if not isinstance(clip, list | tuple) or len(clip) != 2 or not all(map(_is_number, clip)):
             raise ValueError(f"clip={clip!r}, but it is two numbers, as in [-1, 1]")
@@ -245,9 +273,15 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
         return Verifier() if use == VERIFIER else EnvReward()
     if use == REWARD_MODEL:
         check_options(f"reward {use}", Verifier, options)
-        assert plan.config.model.reward_model is not None, "resolve refuses a recipe without its reward model"
+        assert plan.config.model.reward_model is not None, (
+            "resolve refuses a recipe without its reward model"
+        )
         trusted = plan.config.model.trust_remote_code
-        return ModelReward(scorer=ModelScorer(plan.config.model.reward_model, together=True, trust_remote_code=trusted))
+        return ModelReward(
+            scorer=ModelScorer(
+                plan.config.model.reward_model, together=True, trust_remote_code=trusted
+            )
+        )
     if use == PROCESS_REWARD_MODEL:
         check_options(f"reward {use}", process_reward, options)
         assert text is not None, "whoever samples can decode what was sampled"
@@ -257,7 +291,9 @@ def _reward(plan: Plan, use: str, options: dict[str, Any], text: Decode | None) 
     return find(use, **options)
 
 
-def scorer_of(plan: Plan, tally: Tally, text: Decode | None = None, *, ranks: Ranks = SINGLE) -> Scorer:
+def scorer_of(
+    plan: Plan, tally: Tally, text: Decode | None = None, *, ranks: Ranks = SINGLE
+) -> Scorer:
     """Who scores rollouts, as the recipe says. Failures are counted in `tally` by name.
 
     `text` decodes sampled tokens; rewards at steps need it to know which token ends a step.

@@ -38,7 +38,13 @@ from ascent.rollouts.pairs import PairSource
 from ascent.rollouts.score import Scorer
 from ascent.rollouts.source import RolloutSource
 from ascent.setup.critic import CRITIC, check_same_vocab, critic_of, learner_of
-from ascent.setup.data import heldout_name, load_part, prepare_records, refuse_long_answers, refuse_shorter
+from ascent.setup.data import (
+    heldout_name,
+    load_part,
+    prepare_records,
+    refuse_long_answers,
+    refuse_shorter,
+)
 from ascent.setup.environments import env_session, open_environment
 from ascent.setup.layout import agreed_target, choose_layout, describe_layout, divide
 from ascent.setup.optimal_values import add_optimal_values
@@ -46,7 +52,14 @@ from ascent.setup.policy import adam_of, arithmetic_of, device, frozen_model, in
 from ascent.setup.reward_trial import try_rewards
 from ascent.setup.reward_workers import use_reward_workers
 from ascent.setup.rewards import scorer_of
-from ascent.setup.samplers import REMOTE, can_overlap, check_engine, policy_sampler, reference_sampler, samples_exactly
+from ascent.setup.samplers import (
+    REMOTE,
+    can_overlap,
+    check_engine,
+    policy_sampler,
+    reference_sampler,
+    samples_exactly,
+)
 from ascent.setup.step_rewards import refuse_stepless
 from ascent.setup.teacher import teacher_of
 from ascent.setup.unrounded import describe_masters, unrounded_weights
@@ -70,7 +83,9 @@ class FrozenModel:
     def infer(self, batch: PackedBatch, want: frozenset[str]) -> Mapping[str, Tensor]:
         # The experts are those of the policy that sampled; a policy without its adapter shares its routers.
         plain = cast(PackedBatch, {name: each for name, each in batch.items() if name != EXPERTS})
-        found: Mapping[str, Tensor] = self.model.outputs(to_device(plain, self.place), want, self.temperature)
+        found: Mapping[str, Tensor] = self.model.outputs(
+            to_device(plain, self.place), want, self.temperature
+        )
         return found
 
 
@@ -79,7 +94,9 @@ def refuse_unfinished(plan: Plan) -> None:
     row, config = plan.row, plan.config
     missing = sorted(row.needs & NOT_YET)
     if missing:
-        raise ValueError(f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet")
+        raise ValueError(
+            f"algorithm {row.name} needs {', '.join(missing)}, which rollouts do not supply yet"
+        )
     check_engine(plan)
     if config.model.routing_replay and config.rollouts.engine != "native":
         raise ValueError(
@@ -93,12 +110,19 @@ def texts_of(plan: Plan, model: LanguageModel, ranks: Ranks) -> FileSource | Non
     config = plan.config
     if config.data.pretraining is None:
         return None
-    renderer = Renderer(model.tokenizer, train_on="all", context=max_sequence_length(model.module.config))
+    renderer = Renderer(
+        model.tokenizer, train_on="all", context=max_sequence_length(model.module.config)
+    )
     found = prepare_records(config.data.pretraining, plan, renderer, want="examples")
     return FileSource(
-        [found], batch_size=config.data.batch_size, tokens_per_microbatch=config.update.max_microbatch_tokens,
-        max_tokens=config.data.max_tokens, seed=config.seed, shuffle=config.data.shuffle, ranks=ranks.count,
-    )  # fmt: skip
+        [found],
+        batch_size=config.data.batch_size,
+        tokens_per_microbatch=config.update.max_microbatch_tokens,
+        max_tokens=config.data.max_tokens,
+        seed=config.seed,
+        shuffle=config.data.shuffle,
+        ranks=ranks.count,
+    )
 
 
 def rendered_prompts(
@@ -110,8 +134,15 @@ def rendered_prompts(
     refuse_long_answers(plan.config, renderer)
     score.refuse_unscorable(name, cast(Any, records.records))
     answer = plan.config.rollouts.max_new_tokens
-    limits = Limits(data.max_prompt_tokens + 1, data.max_prompt_tokens, data.prompt_overflow, answer_tokens=answer)
-    prompts, _ = prepare_prompts(records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem)
+    limits = Limits(
+        data.max_prompt_tokens + 1,
+        data.max_prompt_tokens,
+        data.prompt_overflow,
+        answer_tokens=answer,
+    )
+    prompts, _ = prepare_prompts(
+        records, renderer, limits, invalid_rows=data.invalid_rows, check=score.problem
+    )
     return [RenderedPrompt(prompt, tokens, made_from.get(prompt.id)) for prompt, tokens in prompts]
 
 
@@ -121,9 +152,13 @@ def reference_model(plan: Plan, folder: Path, policy: LanguageModel, longest: in
     if config.model.reference is None and policy.adapter is not None:
         frozen: Any = lora.WithoutAdapter(policy)
     else:
-        name = initial(config.model.reference or config.model.policy, folder, config.seed, plan.objects)
+        name = initial(
+            config.model.reference or config.model.policy, folder, config.seed, plan.objects
+        )
         frozen = frozen_model(plan, name, arithmetic=arithmetic_of(plan))
-        check_same_vocab(frozen, policy, "the reference", "use the model that the policy started from")
+        check_same_vocab(
+            frozen, policy, "the reference", "use the model that the policy started from"
+        )
         refuse_shorter("the reference (model.reference)", frozen, policy, longest)
         if frozen.module.config.vocab_size != policy.module.config.vocab_size:
             raise ValueError(
@@ -156,7 +191,9 @@ class RLSetup:
                 "a run that was begun with exact: in its config.yaml)"
             )
         self.ranks = ranks
-        with ExitStack() as exits:  # closes rewards, environments and samplers if something does not fit
+        with (
+            ExitStack() as exits
+        ):  # closes rewards, environments and samplers if something does not fit
             self._build(plan, folder, model_folder, exits)
             self.close = exits.pop_all().close
 
@@ -170,13 +207,23 @@ class RLSetup:
         score = scorer_of(plan, self.failures, self.text, ranks=self.ranks)
         exits.callback(score.close)
         budget, env, held = config.rollouts.max_new_tokens, config.env, config.data.evaluate
-        session = None if env is None else env_session(env.model_dump(), self.renderer, budget, plan.objects)
+        session = (
+            None
+            if env is None
+            else env_session(env.model_dump(), self.renderer, budget, plan.objects)
+        )
         if session is not None:
             exits.callback(session.close)
-        self.settings = SamplingParams(budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, session)
+        self.settings = SamplingParams(
+            budget, config.seed, config.rollouts.temperature, config.rollouts.top_p, session
+        )
         train = rendered_prompts(plan, config.data.train, self.renderer, score, session)
         refuse_stepless(config, row, [each.prompt for each in train])
-        tried = try_rewards(score.pipeline, train[0], self.model.tokenizer.encode) if session is None else ()
+        tried = (
+            try_rewards(score.pipeline, train[0], self.model.tokenizer.encode)
+            if session is None
+            else ()
+        )
         exits.callback(use_reward_workers(plan, score, folder, self.ranks))
         heldout = rendered_prompts(plan, held, self.renderer, score, session) if held else []
         room = session.limits.room(budget) if session is not None else budget
@@ -186,15 +233,34 @@ class RLSetup:
         exits.callback(sampler.close)
         self.learner = self._policy_learner(plan, folder, model_folder)
         exact = samples_exactly(plan, sampler)
-        reference = reference_model(plan, folder, self.model, self.longest) if "reference" in row.needs else None
+        reference = (
+            reference_model(plan, folder, self.model, self.longest)
+            if "reference" in row.needs
+            else None
+        )
         critic, notes = self._critic(plan, folder, model_folder)
         half, bits = config.model.dtype != "float32", config.model.arithmetic == "exact"
-        asked = Models(self.learner, reference, critic, exact, self._teacher(plan, folder), half, self.ranks, bits)
+        asked = Models(
+            self.learner,
+            reference,
+            critic,
+            exact,
+            self._teacher(plan, folder),
+            half,
+            self.ranks,
+            bits,
+        )
         if "optimal_values" in row.needs:
             train, how = add_optimal_values(
-                train, folder, lambda: self._sampler_of_reference(plan, folder, reference), score, self.settings,
-                self.text, of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))), ranks=self.ranks,
-            )  # fmt: skip
+                train,
+                folder,
+                lambda: self._sampler_of_reference(plan, folder, reference),
+                score,
+                self.settings,
+                self.text,
+                of=repr((config.rewards, config.rollouts, sorted(plan.inputs.items()))),
+                ranks=self.ranks,
+            )
             notes = (*notes, how)
         weights = dict(row.weights)  # the controller's, where there is one
         self.objective = replace(objective_of(row, critic=not self.others), weights=weights)
@@ -203,12 +269,25 @@ class RLSetup:
         for other in others.values():
             exits.callback(other.close)
         self.source = kind(
-            train, sampler, score, asked, row, self._steps(plan, self._overlaps(plan, exact)),
-            self.settings, decode=self.text, shuffle=config.data.shuffle, kl_controller=KLController(row, weights),
-            pretraining=texts, **others,
-        )  # fmt: skip
+            train,
+            sampler,
+            score,
+            asked,
+            row,
+            self._steps(plan, self._overlaps(plan, exact)),
+            self.settings,
+            decode=self.text,
+            shuffle=config.data.shuffle,
+            kl_controller=KLController(row, weights),
+            pretraining=texts,
+            **others,
+        )
         exits.callback(self.source.close)
-        self.evaluate = Evaluation(heldout, sampler, score, self.settings, self.text, self.ranks) if heldout else None
+        self.evaluate = (
+            Evaluation(heldout, sampler, score, self.settings, self.text, self.ranks)
+            if heldout
+            else None
+        )
         self.notes = (
             *self.model.notes,
             *score.notes,
@@ -227,7 +306,11 @@ class RLSetup:
                 f"{self.ranks.count} ranks with rollouts.partial_rollouts=true: which groups finish first is decided "
                 "in one process; use partial_rollouts=false, or one process"
             )
-        copy = partial(load_policy, plan, folder, model_folder) if self._overlaps(plan, samples_exactly(plan)) else None
+        copy = (
+            partial(load_policy, plan, folder, model_folder)
+            if self._overlaps(plan, samples_exactly(plan))
+            else None
+        )
         if self.ranks.count == 1 or plan.config.rollouts.engine not in REMOTE:
             return policy_sampler(plan, self.model, self.renderer, self.longest, folder, copy)
         if plan.config.env is not None:
@@ -249,7 +332,10 @@ class RLSetup:
     def _describe_learner(self, plan: Plan, exact: bool, *, new: bool) -> tuple[str, ...]:
         found = (*(describe_masters(self.model) if new else ()), *describe_layout(self.layout))
         if can_overlap(plan, exact=exact) and not self._overlaps(plan, exact):
-            found = (*found, "stale rollouts are sampled before the update: several ranks do not do both at once")
+            found = (
+                *found,
+                "stale rollouts are sampled before the update: several ranks do not do both at once",
+            )
         return found
 
     def _policy_learner(self, plan: Plan, folder: Path, model_folder: Path | None) -> LocalLearner:
@@ -292,7 +378,12 @@ class RLSetup:
             return self.learner, ()
         saved = None if model_folder is None else model_folder.parent / CRITIC
         model, note = critic_of(plan, folder, self.model, saved)
-        refuse_shorter("the critic (model.critic_from, or the reward model)", model.model, self.model, self.longest)
+        refuse_shorter(
+            "the critic (model.critic_from, or the reward model)",
+            model.model,
+            self.model,
+            self.longest,
+        )
         trained = model
         if self.layout.sharded:
             model.model.to_host()  # it is written there when it is saved
@@ -303,7 +394,9 @@ class RLSetup:
                 self.layout,
             )
         values = unrounded_weights(model.model) if saved is None else None
-        learner = learner_of(plan, trained, self.ranks, model if self.layout.sharded else None, values)
+        learner = learner_of(
+            plan, trained, self.ranks, model if self.layout.sharded else None, values
+        )
         self.others = (loop.TrainedModel(CRITIC, learner, critic_objective(plan.row)),)
         self.saved = {CRITIC: model.save}
         return learner, (note,)
@@ -324,7 +417,9 @@ class RLSetup:
         """The source that the row learns from, and who answers in it besides the policy."""
         needs = plan.row.needs
         if "opponent_samples" in needs:
-            assert reference is not None, f"row {plan.row.name} mixes its opponent from the reference"
+            assert reference is not None, (
+                f"row {plan.row.name} mixes its opponent from the reference"
+            )
             opponent = GeometricMixtureSampler(self.model, reference.model, self.renderer.stop_ids)
             return NashMDSource, {"opponent": opponent}
         kind = PairSource if plan.row.source == "fresh_pairs" else RolloutSource
@@ -332,7 +427,9 @@ class RLSetup:
             return kind, {"reference_sampler": self._sampler_of_reference(plan, folder, reference)}
         return kind, {}
 
-    def _sampler_of_reference(self, plan: Plan, folder: Path, reference: FrozenModel | None) -> Sampler:
+    def _sampler_of_reference(
+        self, plan: Plan, folder: Path, reference: FrozenModel | None
+    ) -> Sampler:
         """Answers of the reference: from the model that is there, or from a copy that nobody else keeps.
 
         A copy it must be where the reference is the policy without its adapter, which no engine can switch off.
@@ -340,7 +437,9 @@ class RLSetup:
         if reference is not None and isinstance(reference.model, LanguageModel):
             return reference_sampler(plan, reference.model, self.renderer, self.longest)
         settings = plan.config.model
-        name = initial(settings.reference or settings.policy, folder, plan.config.seed, plan.objects)
+        name = initial(
+            settings.reference or settings.policy, folder, plan.config.seed, plan.objects
+        )
         return reference_sampler(plan, frozen_model(plan, name), self.renderer, self.longest)
 
     def _steps(self, plan: Plan, overlap: bool) -> RolloutConfig:

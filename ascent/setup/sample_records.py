@@ -45,7 +45,10 @@ class NewFailures:
     def __call__(self) -> list[str]:
         new = sorted(self._tally.examples.keys() - self._reported)
         self._reported.update(new)
-        return [f"reward {name}: unscored ({kind}), first: {self._tally.examples[name, kind]}" for name, kind in new]
+        return [
+            f"reward {name}: unscored ({kind}), first: {self._tally.examples[name, kind]}"
+            for name, kind in new
+        ]
 
 
 def samples(
@@ -67,27 +70,37 @@ def samples(
         episode = {"ended": rollout.episode.ended} if rollout.episode else {}
         failures = {"failures": dict(rollout.failures)} if rollout.failures else {}
         yield {
-            "id": rollout.prompt.id, "sample": rollout.sample, "prompt": rollout.prompt.messages[-1].content,
-            "completion": rollout.text, "reward": _short(rollout.reward), "correct": _correct(rollout),
+            "id": rollout.prompt.id,
+            "sample": rollout.sample,
+            "prompt": rollout.prompt.messages[-1].content,
+            "completion": rollout.text,
+            "reward": _short(rollout.reward),
+            "correct": _correct(rollout),
             "parts": {name: _short(value) for name, value in rollout.parts.items()},
-            **failures, "stop": sampled[-1].stop, **episode, "advantages": _one_or_all(own),
+            **failures,
+            "stop": sampled[-1].stop,
+            **episode,
+            "advantages": _one_or_all(own),
             "tokens": [piece for each in sampled for piece in token_texts(each.tokens)],
             "logprobs": [_short(each) for completion in sampled for each in completion.logprobs],
             **_all_messages(rollout.prompt),
             **({"turns": [_turn(turn) for turn in rollout.turns]} if rollout.episode else {}),
             **{name: [_short(each) for each in values] for name, values in stats.items()},
-        }  # fmt: skip
+        }
 
 
 def answers(rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
     """Records of answers.jsonl, one per greedy answer; `place` is the index of the prompt in every evaluation."""
     for place, rollout in enumerate(rollouts):
         yield {
-            "place": place, "prompt": rollout.prompt.messages[-1].content, "completion": rollout.text,
-            "correct": _correct(rollout), "reward": _short(rollout.reward),
+            "place": place,
+            "prompt": rollout.prompt.messages[-1].content,
+            "completion": rollout.text,
+            "correct": _correct(rollout),
+            "reward": _short(rollout.reward),
             "parts": {name: _short(value) for name, value in rollout.parts.items()},
             "stop": rollout.turns[-1].completion.stop,
-        }  # fmt: skip
+        }
 
 
 def _correct(rollout: Rollout) -> float | None:

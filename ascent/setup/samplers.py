@@ -47,7 +47,9 @@ if TYPE_CHECKING:  # not imported, because sampling from a model needs no recipe
 
 SERVER_KEY = "ASCENT_SERVER_KEY"  # the environment variable with the key of the servers
 REMOTE = ("remote", "vllm")
-OTHER_SAMPLERS = frozenset({"opponent_samples", "reference_samples", "collision"})  # these need the policy of then
+OTHER_SAMPLERS = frozenset(
+    {"opponent_samples", "reference_samples", "collision"}
+)  # these need the policy of then
 WEIGHTS, LOG = "weights", "server.log"
 
 
@@ -64,7 +66,9 @@ class Engine:
     @classmethod
     def parse(cls, text: str) -> Engine:
         """native, hf, remote, vllm, or URL,URL of `ascent serve`; vllm:URL,URL of vLLM."""
-        name, _, urls = text.partition(":") if re.match("(remote|vllm):http", text) else (text, "", "")
+        name, _, urls = (
+            text.partition(":") if re.match("(remote|vllm):http", text) else (text, "", "")
+        )
         if re.match("https?://", text):
             name, urls = "remote", text
         if name not in ("native", "hf", *REMOTE):
@@ -108,12 +112,24 @@ def policy_sampler(
         return InterruptibleEngine(model, renderer.stop_ids, max_model_len=longest)
     if settings.engine not in REMOTE:
         return local_sampler(settings.engine, model, renderer, longest)
-    engine = Engine(settings.engine, settings.servers, settings.server_timeout, settings.server_concurrency)
-    place = folder / WEIGHTS if settings.weights_folder is None else Path(settings.weights_folder).expanduser()
+    engine = Engine(
+        settings.engine, settings.servers, settings.server_timeout, settings.server_concurrency
+    )
+    place = (
+        folder / WEIGHTS
+        if settings.weights_folder is None
+        else Path(settings.weights_folder).expanduser()
+    )
     # A shared folder may be that of several runs.
-    own = place if settings.weights_folder is None else place / f"ascent-{os.getpid()}-{os.urandom(3).hex()}"
+    own = (
+        place
+        if settings.weights_folder is None
+        else place / f"ascent-{os.getpid()}-{os.urandom(3).hex()}"
+    )
     numerics = describe_numerics(model) if is_reproducible(model) else None
-    served = ServedPolicy(model.tokenizer, renderer.stop_ids, longest, str(plan.config.model.dtype), numerics)
+    served = ServedPolicy(
+        model.tokenizer, renderer.stop_ids, longest, str(plan.config.model.dtype), numerics
+    )
     policy = PolicyWeights(model, own.absolute(), settings.lora_sync)
     launch = os.environ.get(LAUNCH)
     if launch is not None and not engine.servers:
@@ -124,13 +140,17 @@ def policy_sampler(
 def local_sampler(engine: str, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
     """A sampler of this process, on the model's own tensors."""
     if engine in REMOTE:
-        raise ValueError(f"rollouts.engine={engine} is for algorithms that learn from rollouts; use native")
+        raise ValueError(
+            f"rollouts.engine={engine} is for algorithms that learn from rollouts; use native"
+        )
     if engine == "hf":
         return HFSampler(model, renderer.stop_ids)
     return NativeEngine(model, renderer.stop_ids, max_model_len=longest)
 
 
-def reference_sampler(plan: Plan, model: LanguageModel, renderer: Renderer, longest: int) -> Sampler:
+def reference_sampler(
+    plan: Plan, model: LanguageModel, renderer: Renderer, longest: int
+) -> Sampler:
     """Servers have the policy alone: a second model is sampled in this process."""
     engine = plan.config.rollouts.engine
     return local_sampler("native" if engine in REMOTE else engine, model, renderer, longest)
@@ -139,7 +159,9 @@ def reference_sampler(plan: Plan, model: LanguageModel, renderer: Renderer, long
 def fixed_sampler(engine: Engine, folder: Path | str, served: ServedPolicy) -> Sampler:
     """Completions of a model that is not trained, from servers that have it, or from one that is started with it."""
     if engine.name == "vllm" and isinstance(folder, Path) and base_of(folder) is not None:
-        raise ValueError(f"{folder} is an adapter, which vLLM is not given here; export it first (ascent export)")
+        raise ValueError(
+            f"{folder} is an adapter, which vLLM is not given here; export it first (ascent export)"
+        )
     sample = sample_hash(folder) if isinstance(folder, Path) else None
     return fleet_of(engine, replace(served, weights_sample=sample), model=folder)
 
@@ -157,10 +179,14 @@ def fleet_of(
     members = [_member(engine, url, os.environ.get(SERVER_KEY), served) for url in engine.servers]
     adapter = policy is not None and policy.sends_adapter(members)
     own_head = (
-        any(each.model.needs_head for each in members) if members else engine.name == "vllm" and device() == "cpu"
+        any(each.model.needs_head for each in members)
+        if members
+        else engine.name == "vllm" and device() == "cpu"
     )
     weights = None if policy is None else policy.folders(adapter=adapter, own_head=own_head)
-    merged = policy is not None and policy.model.adapter is not None and not adapter  # which rounds differently
+    merged = (
+        policy is not None and policy.model.adapter is not None and not adapter
+    )  # which rounds differently
     numerics = None if merged else served.numerics
     if members:
         exact = numerics is not None and all(each.model.numerics == numerics for each in members)
@@ -171,19 +197,30 @@ def fleet_of(
 
     def start() -> list[FleetServer]:
         # The current weights, which are written before a server is asked for.
-        place = partial(str, model) if weights is None else lambda: str(weights.initial(fleet.version))
+        place = (
+            partial(str, model) if weights is None else lambda: str(weights.initial(fleet.version))
+        )
         written = log or Path(tempfile.mkdtemp(prefix="ascent-server-")) / LOG
         process = _start(engine, place, served, written, exits, rank)
         if log is None:
             exits.callback(shutil.rmtree, written.parent, ignore_errors=True)
-        return [replace(_member(engine, process.url, process.key, served), ensure_running=process.ensure_running)]
+        return [
+            replace(
+                _member(engine, process.url, process.key, served),
+                ensure_running=process.ensure_running,
+            )
+        ]
 
-    exact = numerics is not None and engine.name == "remote"  # the same machine, the same environment
+    exact = (
+        numerics is not None and engine.name == "remote"
+    )  # the same machine, the same environment
     fleet = ServerFleet(start, weights, disconnect=exits.close, exact=exact)
     return fleet
 
 
-def placed_fleet(engine: Engine, served: ServedPolicy, files: SamplerFiles, policy: PolicyWeights) -> ServerFleet:
+def placed_fleet(
+    engine: Engine, served: ServedPolicy, files: SamplerFiles, policy: PolicyWeights
+) -> ServerFleet:
     """Servers that the launcher of this run places, which may change while the run goes on."""
     adapter = policy.sends_adapter(())
     weights = policy.folders(adapter=adapter)
@@ -206,14 +243,23 @@ def placed_fleet(engine: Engine, served: ServedPolicy, files: SamplerFiles, poli
 
     placed = PlacedFleet(files, wanted, member)
     fleet = ServerFleet(
-        placed.connect, weights, disconnect=files.delete, exact=numerics is not None, patience=placed.patience,
+        placed.connect,
+        weights,
+        disconnect=files.delete,
+        exact=numerics is not None,
+        patience=placed.patience,
         refresh=placed.refresh,
-    )  # fmt: skip
+    )
     return fleet
 
 
 def _start(
-    engine: Engine, model: Callable[[], str], served: ServedPolicy, log: Path, exits: ExitStack, lora_rank: int | None
+    engine: Engine,
+    model: Callable[[], str],
+    served: ServedPolicy,
+    log: Path,
+    exits: ExitStack,
+    lora_rank: int | None,
 ) -> ServerProcess:
     port, place = free_port(), Path(tempfile.mkdtemp(prefix="ascent-key-"))
     exits.callback(shutil.rmtree, place, ignore_errors=True)
@@ -222,7 +268,9 @@ def _start(
     make = partial(ascent_command, key_file=place / "key")
     if engine.name == "vllm":
         make = partial(vllm_command, key=key, lora_rank=lora_rank)
-    process = ServerProcess(lambda: make(model(), port, dtype=dtype, max_model_len=served.longest), port, key, log)
+    process = ServerProcess(
+        lambda: make(model(), port, dtype=dtype, max_model_len=served.longest), port, key, log
+    )
     exits.callback(process.close)
     process.wait()
     return process
@@ -245,7 +293,10 @@ def _checked_member(engine: Engine, url: str, key: str | None, served: ServedPol
     updates = kind(url, key, retry)
     model = updates.check()
     check_vocabulary(url, key, retry, served.tokenizer.encode)
-    if None not in (served.weights_sample, model.weights_sample) and served.weights_sample != model.weights_sample:
+    if (
+        None not in (served.weights_sample, model.weights_sample)
+        and served.weights_sample != model.weights_sample
+    ):
         raise ValueError(
             f"the server {url} has other weights than the model that is named (it serves {model.name!r}); name the one "
             "that it serves, or leave out the URL, and a server is started"
@@ -256,9 +307,14 @@ def _checked_member(engine: Engine, url: str, key: str | None, served: ServedPol
             f"with --max-model-len {served.longest}"
         )
     sampler = RemoteSampler(
-        url, model.name, served.stop_ids, key=key, retry=retry, exact=engine.name == "remote",
+        url,
+        model.name,
+        served.stop_ids,
+        key=key,
+        retry=retry,
+        exact=engine.name == "remote",
         at_once=engine.concurrency,
-    )  # fmt: skip
+    )
     return FleetServer(sampler, updates, model)
 
 
@@ -270,7 +326,9 @@ def samples_exactly(plan: Plan, sampler: Sampler | None = None) -> bool:
         return sampler.exact
     if config.model.arithmetic == "exact":
         return config.rollouts.engine == "native"
-    return config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
+    return (
+        config.rollouts.engine == "native" and device() == "cpu" and config.model.dtype == "float32"
+    )
 
 
 def can_overlap(plan: Plan, *, exact: bool) -> bool:
@@ -284,18 +342,27 @@ def can_overlap(plan: Plan, *, exact: bool) -> bool:
     spare = settings.max_staleness - settings.partial_rollouts
     if spare < 1 or row.source == "fresh_pairs" or row.needs & OTHER_SAMPLERS:
         return False
-    corrected = row.rollout_correction is not None and row.rollout_correction.name not in ("none", "bypass")
+    corrected = row.rollout_correction is not None and row.rollout_correction.name not in (
+        "none",
+        "bypass",
+    )
     if settings.engine == "native" and device() != "cpu":
         return False
-    return exact if settings.engine == "native" else settings.engine in REMOTE and (exact or corrected)
+    return (
+        exact if settings.engine == "native" else settings.engine in REMOTE and (exact or corrected)
+    )
 
 
 def check_engine(plan: Plan) -> None:
     """Refuse what the sampler cannot do, before anything is loaded."""
     config, engine = plan.config, plan.config.rollouts.engine
     if config.model.arithmetic == "exact" and engine != "native":
-        raise ValueError(f"model.arithmetic=exact: rollouts.engine={engine} samples with other kernels; use native")
-    if config.rollouts.partial_rollouts and not (samples_exactly(plan) or plan.row.corrects_rollouts):
+        raise ValueError(
+            f"model.arithmetic=exact: rollouts.engine={engine} samples with other kernels; use native"
+        )
+    if config.rollouts.partial_rollouts and not (
+        samples_exactly(plan) or plan.row.corrects_rollouts
+    ):
         raise ValueError(
             f"rollouts.partial_rollouts=true in {config.model.dtype} on {device()}: the log-probs that are recorded "
             "are not exactly the trainer's, and the policies that sampled cannot be asked again; set "

@@ -24,7 +24,9 @@ PROCESS_REWARD_MODEL = "process_reward_model"
 
 def verifies_steps(config: Config, row: Row) -> bool:
     """Whether a verifier judges steps: where the row learns from those, and no process reward model gives them."""
-    return "step_rewards" in row.needs and PROCESS_REWARD_MODEL not in [each.use for each in config.rewards]
+    return "step_rewards" in row.needs and PROCESS_REWARD_MODEL not in [
+        each.use for each in config.rewards
+    ]
 
 
 def scores_steps(task: Task | Reasoning) -> TypeGuard[Task]:
@@ -36,7 +38,9 @@ def refuse_stepless(config: Config, row: Row, prompts: Sequence[Prompt]) -> None
     if not verifies_steps(config, row) or VERIFIER not in [each.use for each in config.rewards]:
         return
     names = {each.info.get("task") for each in prompts}
-    without = sorted(name for name in names if name is not None and not scores_steps(find_task(name)))
+    without = sorted(
+        name for name in names if name is not None and not scores_steps(find_task(name))
+    )
     if without:
         raise ValueError(
             f"{row.name} learns from a reward at every step, and the verifier of {without[0]} scores no steps; use "
@@ -75,7 +79,13 @@ class StepVerifier(Batch):
 
 
 def process_reward(
-    row: Row, decode: Decode, trust_remote_code: bool = False, /, *, model: str, aggregate: str | None = None
+    row: Row,
+    decode: Decode,
+    trust_remote_code: bool = False,
+    /,
+    *,
+    model: str,
+    aggregate: str | None = None,
 ) -> ProcessReward:
     """A process reward model as the row can use it: at the ends of steps, or as one number for an answer.
 
@@ -83,7 +93,9 @@ def process_reward(
     """
     names = ", ".join(AGGREGATES)
     if not isinstance(model, str) or not model:
-        raise ValueError(f"model={model!r}, but it names the process reward model: a run, a folder or a hub name")
+        raise ValueError(
+            f"model={model!r}, but it names the process reward model: a run, a folder or a hub name"
+        )
     if aggregate is not None and aggregate not in [*AGGREGATES]:
         raise ValueError(f"aggregate={aggregate!r}, but it must be one of {names}")
     if aggregate is None and not row.places_rewards:

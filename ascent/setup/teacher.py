@@ -26,11 +26,15 @@ class Teacher:
     def add(self, batches: Sequence[PackedBatch]) -> list[PackedBatch]:
         """Logits are too large to be sent: a rank computes those of the micro-batches that it runs."""
         own = {id(batch) for batch, _ in self._ranks.share(batches)}
-        return [self(batch) if id(batch) in own else {**batch, "teacher_TV": None} for batch in batches]
+        return [
+            self(batch) if id(batch) in own else {**batch, "teacher_TV": None} for batch in batches
+        ]
 
     @torch.no_grad()
     def __call__(self, batch: PackedBatch) -> PackedBatch:
-        outputs = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[STUDENT]
+        outputs = self.model.outputs(to_device(batch, self.model.device), frozenset({STUDENT}))[
+            STUDENT
+        ]
         return {**batch, "teacher_TV": outputs.detach()}
 
 
@@ -39,5 +43,7 @@ def teacher_of(plan: Plan, folder: Path, policy: LanguageModel) -> LanguageModel
     settings = plan.config.model
     assert settings.teacher is not None, f"row {plan.row.name} needs a teacher"
     found = frozen_model(plan, initial(settings.teacher, folder, plan.config.seed))
-    check_same_vocab(found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher")
+    check_same_vocab(
+        found, policy, f"the teacher (model.teacher {settings.teacher})", "name another teacher"
+    )
     return found.eval()

@@ -14,20 +14,31 @@ from ascent.runs.trackers import TensorBoard, WeightsAndBiases
 from ascent.setup.offline import Training
 
 
-def trackers_of(plan: Plan, run: RunFolder, training: Training, *, resumed_at: int | None) -> Iterator[Tracker]:
+def trackers_of(
+    plan: Plan, run: RunFolder, training: Training, *, resumed_at: int | None
+) -> Iterator[Tracker]:
     """What the recipe asks for, with samples and held-out completions as tables."""
     settings = plan.config.run
     samples, answers = _records(training.samples), _records(training.answers)
     if "tensorboard" in settings.trackers:
-        yield TensorBoard(run.path / "tensorboard", resumed_at=resumed_at, samples=samples, answers=answers)
+        yield TensorBoard(
+            run.path / "tensorboard", resumed_at=resumed_at, samples=samples, answers=answers
+        )
     if "wandb" in settings.trackers:
         values = plan.config.model_dump(mode="json", exclude_unset=True)
         yield WeightsAndBiases(
-            run.path, project=settings.project, name=run.path.name, config=values, samples=samples, answers=answers
+            run.path,
+            project=settings.project,
+            name=run.path.name,
+            config=values,
+            samples=samples,
+            answers=answers,
         )
 
 
-def _records(batch: Callable[[], SampleBatch] | None) -> Callable[[], Iterable[Mapping[str, Any]]] | None:
+def _records(
+    batch: Callable[[], SampleBatch] | None,
+) -> Callable[[], Iterable[Mapping[str, Any]]] | None:
     return None if batch is None else lambda: batch().records
 
 

@@ -39,21 +39,31 @@ def unrounded_weights(model: LanguageModel) -> Unrounded:
 
 
 def _rounded_weights(model: LanguageModel) -> dict[str, Tensor]:
-    return {name: each.detach() for name, each in model.named_parameters() if each.dtype == torch.bfloat16}
+    return {
+        name: each.detach()
+        for name, each in model.named_parameters()
+        if each.dtype == torch.bfloat16
+    }
 
 
 def describe_masters(model: LanguageModel) -> tuple[str, ...]:
     """How many weights have no float32 values in files."""
     weights = _rounded_weights(model)
     count = len(weights.keys() - _values_in_files(model).keys()) if weights else 0
-    return (f"float32 masters of {count} bfloat16 weights are dithered (docs/models.md)",) if count else ()
+    return (
+        (f"float32 masters of {count} bfloat16 weights are dithered (docs/models.md)",)
+        if count
+        else ()
+    )
 
 
 def dithered(name: str, weight: Tensor, on: torch.device | None = None) -> Tensor:
     """Float32 values that round to a bfloat16 weight, spread evenly over all that do; 0 stays 0. A function of name,
     place and weight alone, so that they depend neither on how a model is divided nor on the device. They are computed
     `on` a device, the weight's own by default: a CPU takes some 10 ns for each."""
-    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+    key = int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True
+    )
     flat = weight.reshape(-1)
     values = torch.empty(flat.shape, dtype=torch.float32, device=on or flat.device)
     for start in range(0, len(flat), CHUNK):
@@ -87,7 +97,8 @@ def _values_in_files(model: LanguageModel) -> dict[str, Callable[[], Tensor]]:
                 whole, _, start = rest.partition("@")  # of several ranks each wrote its piece
                 pieces.setdefault(whole, []).append((int(start or 0), path, name))
     return found | {
-        whole: partial(_read, [(path, name) for _, path, name in sorted(own)]) for whole, own in pieces.items()
+        whole: partial(_read, [(path, name) for _, path, name in sorted(own)])
+        for whole, own in pieces.items()
     }
 
 

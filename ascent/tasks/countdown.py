@@ -50,8 +50,14 @@ def apply(first: Fraction, sign: str, second: Fraction) -> Fraction:
 def draw(rng: KeyedRandom) -> Problem:
     while True:
         numbers = [rng.integer(1, LARGEST_NUMBER) for _ in range(rng.integer(FEWEST, MOST))]
-        built = _combine_all([Expression(str(number), Fraction(number), 3) for number in numbers], rng)
-        if built is not None and built.value.denominator == 1 and 1 <= built.value <= LARGEST_TARGET:
+        built = _combine_all(
+            [Expression(str(number), Fraction(number), 3) for number in numbers], rng
+        )
+        if (
+            built is not None
+            and built.value.denominator == 1
+            and 1 <= built.value <= LARGEST_TARGET
+        ):
             break
     shown = " ".join(map(str, numbers))
     key = f"{built.value} from {' '.join(map(str, sorted(numbers)))}"
@@ -121,7 +127,9 @@ def _parse_factor(pieces: list[str], at: int) -> tuple[Fraction, int]:
 def _is_expression(pieces: list[str]) -> bool:
     """Whether it parses if every division is taken as a product."""
     try:
-        return _parse_terms(["*" if piece == "/" else piece for piece in pieces], 0)[1] == len(pieces)
+        return _parse_terms(["*" if piece == "/" else piece for piece in pieces], 0)[1] == len(
+            pieces
+        )
     except _ParseError:
         return False
 
@@ -136,7 +144,11 @@ def parts(answer: str, text: str) -> dict[str, float]:
     if got is None:
         return {"correct": 0.0, "format": 0.0, "numbers": 0.0, "near": 0.0}
     numbers = overlap(want.numbers, got.numbers)
-    near = float(1 / (1 + abs(got.value - want.value))) if numbers == 1 and got.value is not None else 0.0
+    near = (
+        float(1 / (1 + abs(got.value - want.value)))
+        if numbers == 1 and got.value is not None
+        else 0.0
+    )
     return {"correct": float(near == 1), "format": 1.0, "numbers": numbers, "near": near}
 
 
@@ -145,7 +157,9 @@ def attempt(problem: Problem, rng: KeyedRandom) -> str:
     pieces = problem.answer.replace("(", "( ").replace(")", " )").split(" ")
     for _ in range(rng.integer(0, 2)):
         place = rng.choice([place for place, piece in enumerate(pieces) if piece not in "()"])
-        pieces[place] = rng.choice("+-*/") if pieces[place] in RANK else str(rng.integer(1, LARGEST_NUMBER))
+        pieces[place] = (
+            rng.choice("+-*/") if pieces[place] in RANK else str(rng.integer(1, LARGEST_NUMBER))
+        )
     return " ".join(pieces).replace("( ", "(").replace(" )", ")")
 
 

@@ -16,12 +16,31 @@ from ascent.tasks.keyed_random import KeyedRandom
 from ascent.tasks.task import Problem, Task, word_count
 
 WHO = ("Anna", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "Jill", "Kurt", "Lena")
-WHAT = ("ring", "coat", "bike", "book", "hat", "key", "lamp", "map", "pen", "phone", "scarf", "watch")
+WHAT = (
+    "ring",
+    "coat",
+    "bike",
+    "book",
+    "hat",
+    "key",
+    "lamp",
+    "map",
+    "pen",
+    "phone",
+    "scarf",
+    "watch",
+)
 WHERE = ("Oslo", "Rome", "Lima", "Cairo", "Delhi", "Kyoto", "Lagos", "Paris", "Quito", "Seoul")
 WHEN = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FACTS = frozenset((*WHO, *WHAT, *WHERE, *WHEN))
 CHATTER = (
-    *("Hi all.", "Long story.", "I am still upset.", "We looked everywhere.", "Thanks for reading."),
+    *(
+        "Hi all.",
+        "Long story.",
+        "I am still upset.",
+        "We looked everywhere.",
+        "Thanks for reading.",
+    ),
     *("It rained.", "Nobody helped.", "I was tired.", "What a day."),
 )
 WORD = re.compile(r"[A-Za-z]+")
@@ -71,7 +90,11 @@ def attempt(problem: Problem, rng: KeyedRandom) -> str:
 def demonstrate(problem: Problem, rng: KeyedRandom) -> str:
     """The facts in one of three phrasings."""
     who, what, where, when = (word for word in WORD.findall(problem.answer) if word in FACTS)
-    ways = (problem.answer, f"On {when} {who} lost a {what} in {where}.", f"{who} lost a {what} on {when} in {where}.")
+    ways = (
+        problem.answer,
+        f"On {when} {who} lost a {what} in {where}.",
+        f"{who} lost a {what} on {when} in {where}.",
+    )
     return rng.choice(ways)
 
 

@@ -15,7 +15,9 @@ from ascent.tasks.task import Problem, Task
 LARGEST = 49
 MOST_MARKS = 3
 LOUD_WHEN_RIGHT, LOUD_WHEN_WRONG = 0.9, 0.1
-CALM = 0.25  # relative to being right: enough to see the utility fall, too little to flip a preference
+CALM = (
+    0.25  # relative to being right: enough to see the utility fall, too little to flip a preference
+)
 ANSWER = re.compile(r"(?P<value>0|[1-9][0-9]*)(?P<marks>!*)")
 
 

@@ -26,7 +26,11 @@ class KeyedRandom:
         """64 random bits."""
         if not self._left:
             self._hashes += 1
-            self._left = list(struct.unpack(">8Q", hashlib.blake2b(f"{self._key}#{self._hashes}".encode()).digest()))
+            self._left = list(
+                struct.unpack(
+                    ">8Q", hashlib.blake2b(f"{self._key}#{self._hashes}".encode()).digest()
+                )
+            )
         return self._left.pop()
 
     def uniform(self) -> float:

@@ -26,9 +26,15 @@ def draw(rng: KeyedRandom) -> Problem:
     open_ = _passages(rooms, rng)
     start = rooms.pop(rng.integer(0, len(rooms) - 1))
     goal = rng.choice(rooms)
-    lines = ["".join(".#"[(r, c) not in open_] for c in range(2 * columns - 1)) for r in range(2 * rows - 1)]
+    lines = [
+        "".join(".#"[(r, c) not in open_] for c in range(2 * columns - 1))
+        for r in range(2 * rows - 1)
+    ]
     marks = {start: "S", goal: "G"}
-    shown = "\n".join("".join(marks.get((r, c), mark) for c, mark in enumerate(line)) for r, line in enumerate(lines))
+    shown = "\n".join(
+        "".join(marks.get((r, c), mark) for c, mark in enumerate(line))
+        for r, line in enumerate(lines)
+    )
     return Problem(f"maze\n{shown}\nmoves:", " ".join(_path(open_, start, goal)), "\n".join(lines))
 
 

@@ -37,15 +37,22 @@ class Reasoning:
         if count < 1:
             raise ValueError(f"count={count}, but at least 1 item must be asked for")
         entries = self._entries(split, seed)
-        return tuple(self._prompt(next(entries), f"{self.name}/{split}/{seed}/{n}", split) for n in range(count))
+        return tuple(
+            self._prompt(next(entries), f"{self.name}/{split}/{seed}/{n}", split)
+            for n in range(count)
+        )
 
     def demonstrations(self, split: Split, count: int, seed: int = 0) -> tuple[Example, ...]:
         """The reference answers."""
         found = []
         for prompt in self.prompts(split, count, seed):
             if prompt.answer is None:
-                raise ValueError(f"{self.name} gives no answer to {prompt.id}; there is nothing to imitate")
-            found.append(Example(prompt.id, (*prompt.messages, Message("assistant", prompt.answer))))
+                raise ValueError(
+                    f"{self.name} gives no answer to {prompt.id}; there is nothing to imitate"
+                )
+            found.append(
+                Example(prompt.id, (*prompt.messages, Message("assistant", prompt.answer)))
+            )
         return tuple(found)
 
     def verify(self, prompt: Prompt, text: str) -> dict[str, float]:
@@ -66,12 +73,19 @@ class Reasoning:
                 yield entry
             elif (missed := missed + 1) == MAX_TRIES:
                 break
-        raise ValueError(f"{self.name}: {MAX_TRIES} entries in a row gave no {split} problem; it has too few of them")
+        raise ValueError(
+            f"{self.name}: {MAX_TRIES} entries in a row gave no {split} problem; it has too few of them"
+        )
 
     def _prompt(self, entry: dict[str, Any], name: str, split: Split) -> Prompt:
         answer = entry["answer"]
         info = {"task": self.name, "split": split, "entry": entry}
-        return Prompt(name, (Message("user", entry["question"]),), None if answer is None else str(answer), info)
+        return Prompt(
+            name,
+            (Message("user", entry["question"]),),
+            None if answer is None else str(answer),
+            info,
+        )
 
     def _create(self, seed: int) -> Any:
         try:

@@ -19,7 +19,9 @@ STEP = re.compile(r"\S+")
 def draw(rng: KeyedRandom) -> Problem:
     numbers = [rng.integer(1, 9) for _ in range(rng.integer(FEWEST, MOST))]
     answer = " ".join(map(str, accumulate(numbers)))
-    return Problem(f"add {' '.join(map(str, numbers))} =", answer, " ".join(map(str, sorted(numbers))))
+    return Problem(
+        f"add {' '.join(map(str, numbers))} =", answer, " ".join(map(str, sorted(numbers)))
+    )
 
 
 def steps(answer: str, text: str) -> tuple[StepScore, ...]:
@@ -38,7 +40,11 @@ def steps(answer: str, text: str) -> tuple[StepScore, ...]:
 def parts(answer: str, text: str) -> dict[str, float]:
     """correct: every total is right; total: the last one is; steps: share of right totals in their places."""
     want, got = answer.split(" "), text.strip().split(" ")
-    return {"correct": float(want == got), "total": float(want[-1] == got[-1]), "steps": position_accuracy(want, got)}
+    return {
+        "correct": float(want == got),
+        "total": float(want[-1] == got[-1]),
+        "steps": position_accuracy(want, got),
+    }
 
 
 def attempt(problem: Problem, rng: KeyedRandom) -> str:

@@ -63,8 +63,12 @@ SORT_DIGITS = Task(
     utility={"correct": 1.0, "places": 1.0},
 )
 
-SORT_SHORT = replace(SORT_DIGITS, name="sort_short", summary="sort 2 to 6 digits", draw=draw_digits(2, 6))
-SORT_LONG = replace(SORT_DIGITS, name="sort_long", summary="sort 7 to 10 digits", draw=draw_digits(7, 10))
+SORT_SHORT = replace(
+    SORT_DIGITS, name="sort_short", summary="sort 2 to 6 digits", draw=draw_digits(2, 6)
+)
+SORT_LONG = replace(
+    SORT_DIGITS, name="sort_long", summary="sort 7 to 10 digits", draw=draw_digits(7, 10)
+)
 
 # For the quick start: SFT on lists of up to 4 digits, then RL on sort_long. A demonstration starts with a space:
 # its first digit is then the same token as in the question (" 3", not "3"), and a model can count it with the others.

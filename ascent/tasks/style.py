@@ -17,7 +17,9 @@ SHORTEST, LONGEST = 3, 5
 def draw(rng: KeyedRandom) -> Problem:
     """Distinct digits, so that the two styles differ."""
     left = [str(digit) for digit in range(10)]
-    digits = [left.pop(rng.integer(0, len(left) - 1)) for _ in range(rng.integer(SHORTEST, LONGEST))]
+    digits = [
+        left.pop(rng.integer(0, len(left) - 1)) for _ in range(rng.integer(SHORTEST, LONGEST))
+    ]
     answer = " ".join(sorted(digits))
     return Problem(f"list {' '.join(digits)} =", answer, answer)
 
@@ -26,7 +28,11 @@ def parts(answer: str, text: str) -> dict[str, float]:
     """correct: the right digits, ascending or descending; digits: share of right ones; ascending: the wanted style."""
     want, got = answer.split(" "), text.strip().split(" ")
     ascending, descending = got == want, got == want[::-1]
-    return {"correct": float(ascending or descending), "digits": overlap(want, got), "ascending": float(ascending)}
+    return {
+        "correct": float(ascending or descending),
+        "digits": overlap(want, got),
+        "ascending": float(ascending),
+    }
 
 
 def attempt(problem: Problem, rng: KeyedRandom) -> str:

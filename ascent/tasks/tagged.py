@@ -23,7 +23,9 @@ def draw(rng: KeyedRandom) -> Problem:
     asked = list(numbers)
     first = asked.pop(rng.integer(0, 2))
     shown = [first, *(asked if rng.uniform() < 0.5 else asked[::-1])]
-    return Problem(f"{' + '.join(map(str, shown))} = in []", f"[{sum(numbers)}]", " ".join(map(str, numbers)))
+    return Problem(
+        f"{' + '.join(map(str, shown))} = in []", f"[{sum(numbers)}]", " ".join(map(str, numbers))
+    )
 
 
 def parts(answer: str, text: str) -> dict[str, float]:
@@ -44,7 +46,9 @@ def _write(value: str, rng: KeyedRandom) -> str:
 
 
 def attempt(problem: Problem, rng: KeyedRandom) -> str:
-    value = int(problem.answer.strip("[]")) + (rng.choice((-10, -1, 1, 10)) if rng.uniform() < 0.5 else 0)
+    value = int(problem.answer.strip("[]")) + (
+        rng.choice((-10, -1, 1, 10)) if rng.uniform() < 0.5 else 0
+    )
     return _write(str(value), rng)
 
 

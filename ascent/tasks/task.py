@@ -78,10 +78,14 @@ class Task:
             raise ValueError(f"size={size}, but a ranking compares at least 2 answers")
         return tuple(self._ranking(split, index, seed, size, strength) for index in _indices(count))
 
-    def pairs(self, split: Split, count: int, seed: int = 0, *, strength: float = 4.0) -> tuple[Pair, ...]:
+    def pairs(
+        self, split: Split, count: int, seed: int = 0, *, strength: float = 4.0
+    ) -> tuple[Pair, ...]:
         """Two answers; the first was preferred with probability sigmoid(strength * difference of utilities)."""
         found = self.rankings(split, count, seed, size=2, strength=strength)
-        return tuple(Pair(ranking.prompt, ranking.answers[0], ranking.answers[1]) for ranking in found)
+        return tuple(
+            Pair(ranking.prompt, ranking.answers[0], ranking.answers[1]) for ranking in found
+        )
 
     def unpaired(
         self, split: Split, count: int, seed: int = 0, *, strength: float = 4.0
@@ -106,9 +110,15 @@ class Task:
             labels = self.verify_steps(prompt, text)
             scores = [score for score in labels if score.end <= len(text)]
             starts = (0, *(score.end for score in scores))
-            pieces = tuple(text[start : score.end].strip() for start, score in zip(starts, scores, strict=False))
+            pieces = tuple(
+                text[start : score.end].strip()
+                for start, score in zip(starts, scores, strict=False)
+            )
             # The last step includes the end of the answer.
-            right = (*(score.value for score in scores[:-1]), min(score.value for score in labels[len(scores) - 1 :]))
+            right = (
+                *(score.value for score in scores[:-1]),
+                min(score.value for score in labels[len(scores) - 1 :]),
+            )
             found.append(StepExample(prompt, pieces, right))
         return tuple(found)
 
@@ -119,7 +129,9 @@ class Task:
     def verify_steps(self, prompt: Prompt, text: str) -> tuple[StepScore, ...]:
         """The scores of an answer's steps; `rewards.steps.token_at` finds the sampled tokens that end them."""
         if self.steps is None:
-            raise ValueError(f"task {self.name} scores no steps; use a task that does, such as running_sum")
+            raise ValueError(
+                f"task {self.name} scores no steps; use a task that does, such as running_sum"
+            )
         return self.steps(self._reference(prompt), text)
 
     def true_utility(self, prompt: Prompt, text: str) -> float:
@@ -130,7 +142,9 @@ class Task:
     def preference(self, prompt: Prompt, first: str, second: str, *, strength: float) -> float:
         """The true probability that the first answer is preferred (Bradley-Terry)."""
         _check_strength(strength)
-        return _sigmoid(strength * (self.true_utility(prompt, first) - self.true_utility(prompt, second)))
+        return _sigmoid(
+            strength * (self.true_utility(prompt, first) - self.true_utility(prompt, second))
+        )
 
     def approval(self, prompt: Prompt, text: str, *, strength: float) -> float:
         """The true probability of the label good."""
@@ -140,7 +154,9 @@ class Task:
     def bayes_accuracy(self, pairs: Iterable[Pair], *, strength: float) -> float:
         """Accuracy of the optimal reward model on these pairs: mean of max(p, 1 - p). The rest is label noise."""
         probabilities = [
-            self.preference(pair.prompt, pair.chosen[0].content, pair.rejected[0].content, strength=strength)
+            self.preference(
+                pair.prompt, pair.chosen[0].content, pair.rejected[0].content, strength=strength
+            )
             for pair in pairs
         ]
         if not probabilities:
@@ -149,7 +165,9 @@ class Task:
 
     def _reference(self, prompt: Prompt) -> str:
         if prompt.answer is None:
-            raise ValueError(f"prompt {prompt.id!r} has no answer; {self.name} verifies against Prompt.answer")
+            raise ValueError(
+                f"prompt {prompt.id!r} has no answer; {self.name} verifies against Prompt.answer"
+            )
         return prompt.answer
 
     def _prompt(self, split: Split, index: int, seed: int) -> tuple[Prompt, Problem]:
@@ -159,11 +177,20 @@ class Task:
         for _ in range(MAX_TRIES):
             problem = self.draw(rng)
             if split_of(f"{self.name}/{problem.key}") == split:
-                return self._to_prompt(problem, f"{self.name}/{split}/{seed}/{index}", split), problem
-        raise ValueError(f"task {self.name}: {MAX_TRIES} draws gave no {split} problem; widen the ranges of the task")
+                return self._to_prompt(
+                    problem, f"{self.name}/{split}/{seed}/{index}", split
+                ), problem
+        raise ValueError(
+            f"task {self.name}: {MAX_TRIES} draws gave no {split} problem; widen the ranges of the task"
+        )
 
     def _to_prompt(self, problem: Problem, name: str, split: Split) -> Prompt:
-        return Prompt(name, (Message("user", problem.question),), problem.answer, {"task": self.name, "split": split})
+        return Prompt(
+            name,
+            (Message("user", problem.question),),
+            problem.answer,
+            {"task": self.name, "split": split},
+        )
 
     def _ranking(self, split: Split, index: int, seed: int, size: int, strength: float) -> Ranking:
         _check_strength(strength)
@@ -177,9 +204,13 @@ class Task:
             if len(texts) == size:
                 break
         else:
-            raise ValueError(f"task {self.name} has only {len(texts)} answers to {problem.question!r}; size={size}")
+            raise ValueError(
+                f"task {self.name} has only {len(texts)} answers to {problem.question!r}; size={size}"
+            )
         drawn = {text: strength * self.true_utility(prompt, text) + rng.gumbel() for text in texts}
-        return Ranking(prompt, tuple(_reply(text) for text in sorted(texts, key=lambda text: -drawn[text])))
+        return Ranking(
+            prompt, tuple(_reply(text) for text in sorted(texts, key=lambda text: -drawn[text]))
+        )
 
     def _rng(self, use: str, split: Split, seed: int, index: int) -> KeyedRandom:
         return KeyedRandom(self.name, use, split, seed, index)
@@ -213,7 +244,9 @@ def _indices(count: int) -> range:
 
 def _check_strength(strength: float) -> None:
     if not (strength > 0 and math.isfinite(strength)):
-        raise ValueError(f"strength={strength}, but it must be a finite number above 0; 4 is a clear preference")
+        raise ValueError(
+            f"strength={strength}, but it must be a finite number above 0; 4 is a clear preference"
+        )
 
 
 def _reply(text: str) -> tuple[Message, ...]:

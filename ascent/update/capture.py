@@ -21,10 +21,19 @@ from ascent.update.device import to_device
 from ascent.update.learner import LocalLearner
 from ascent.update.objective import Objective
 
-MAX_UNITS = 1024  # sequences, pairs or groups whose contribution is computed, one backward pass each
+MAX_UNITS = (
+    1024  # sequences, pairs or groups whose contribution is computed, one backward pass each
+)
 LARGEST_WEIGHTS = 5
 # What is recorded of every trained token, as far as a batch has it.
-TOKEN_FIELDS = ("sampler_logprobs_T", "old_logprobs_T", "ref_logprobs_T", "advantages_T", "returns_T", "old_values_T")
+TOKEN_FIELDS = (
+    "sampler_logprobs_T",
+    "old_logprobs_T",
+    "ref_logprobs_T",
+    "advantages_T",
+    "returns_T",
+    "old_values_T",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,9 @@ def capture_update(
         optimizer.clear()
         value = _backward(learner, moved, statistics, totals, objective, only=term)
         if value is not None:
-            terms[term] = TermRecord(value, objective.weights.get(term, 1.0), float(optimizer.norm()))
+            terms[term] = TermRecord(
+                value, objective.weights.get(term, 1.0), float(optimizer.norm())
+            )
     optimizer.clear()
     _backward(learner, moved, statistics, totals, objective)
     whole = {name: each.clone() for name, each in optimizer.gradients().items()}
@@ -154,7 +165,10 @@ def _backward(
             chosen = {name: loss for name, loss in terms.items() if only in (None, name)}
             if not chosen:
                 continue
-            parts = (float(each.numerator.detach() / totals[name].clamp(min=1)) for name, each in chosen.items())
+            parts = (
+                float(each.numerator.detach() / totals[name].clamp(min=1))
+                for name, each in chosen.items()
+            )
             value = (value or 0.0) + sum(parts)
             share = microbatch.scaled(chosen, totals, objective.weights)
             if share.requires_grad:
@@ -182,7 +196,11 @@ def _select(
     batch: PackedBatch, statistics: Mapping[str, Tensor], rows: Sequence[int], learner: LocalLearner
 ) -> tuple[PackedBatch, dict[str, Tensor]]:
     """Some rows as a batch of their own, and the statistics that are numbers."""
-    by_row = {name: each.cpu() for name, each in statistics.items() if each.ndim and name.endswith(("_T", "_B"))}
+    by_row = {
+        name: each.cpu()
+        for name, each in statistics.items()
+        if each.ndim and name.endswith(("_T", "_B"))
+    }
     plain = {name: each for name, each in batch.items() if name not in ("plan", "pretraining")}
     piece = select(cast(PackedBatch, {**plain, **by_row}), rows)
     scalars = {name: each for name, each in statistics.items() if name not in by_row}
@@ -200,8 +218,14 @@ def _sequence_records(
     found = []
     want = objective.want & {"logprobs_T", "entropy_T", "values_T"}
     for batch in batches:
-        fields: dict[str, Tensor] = {name: cast(Any, batch)[name] for name in TOKEN_FIELDS if name in batch}
-        fields |= {name: each.cpu() for name, each in learner.infer(batch, frozenset(want)).items()} if want else {}
+        fields: dict[str, Tensor] = {
+            name: cast(Any, batch)[name] for name in TOKEN_FIELDS if name in batch
+        }
+        fields |= (
+            {name: each.cpu() for name, each in learner.infer(batch, frozenset(want)).items()}
+            if want
+            else {}
+        )
         if "old_logprobs_T" in fields and "logprobs_T" in fields:
             fields["ratio_T"] = (fields["logprobs_T"] - fields["old_logprobs_T"]).exp()
         lengths = batch["segments"].lengths_B.tolist()
@@ -213,7 +237,9 @@ def _sequence_records(
     return found
 
 
-def _add_logprobs_after(record: UpdateRecord, learner: LocalLearner, batches: Sequence[PackedBatch]) -> None:
+def _add_logprobs_after(
+    record: UpdateRecord, learner: LocalLearner, batches: Sequence[PackedBatch]
+) -> None:
     """The log-probs after the update, and the ratio to those before it."""
     places = iter(record.sequences)
     for batch in batches:

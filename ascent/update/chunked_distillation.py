@@ -32,11 +32,15 @@ def chunked_distillation(loss: Cell, known: Mapping[str, Any]) -> ItemLosses:
         )
     shared = min(student.vocab_size, teacher.vocab_size)
     student, teacher = student.truncate_vocab(shared), teacher.truncate_vocab(shared)
-    metrics: dict[int, Metrics] = {}  # by the first row of a chunk, because the backward pass computes them again
+    metrics: dict[
+        int, Metrics
+    ] = {}  # by the first row of a chunk, because the backward pass computes them again
 
     def chunk_losses(rows: slice, logits_RV: Tensor) -> Tensor:
         trained_R = torch.ones(logits_RV.shape[0], dtype=torch.bool, device=logits_RV.device)
-        chunk = _call(loss, {STUDENT: logits_RV, TEACHER: teacher.logits(rows), "loss_mask_T": trained_R})
+        chunk = _call(
+            loss, {STUDENT: logits_RV, TEACHER: teacher.logits(rows), "loss_mask_T": trained_R}
+        )
         metrics[rows.start] = chunk.metrics
         return chunk.losses
 

@@ -28,7 +28,9 @@ def to_device(batch: PackedBatch, device: torch.device) -> PackedBatch:
     """
     moved = cast(PackedBatch, {name: _moved(value, device) for name, value in batch.items()})
     if "positions_T" in batch and "plan" not in batch and device.type != "meta":
-        moved["plan"] = cache(partial(plan_forward, batch, device, experts_TLC=batch.get("routed_experts_TLC")))
+        moved["plan"] = cache(
+            partial(plan_forward, batch, device, experts_TLC=batch.get("routed_experts_TLC"))
+        )
     return moved
 
 
@@ -47,7 +49,9 @@ def plan_ahead(batches: Sequence[PackedBatch]) -> None:
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         if device.type == "cuda" and value.device.type == "cpu":
-            return value.pin_memory().to(device, non_blocking=True)  # an ordinary copy waits for all work before it
+            return value.pin_memory().to(
+                device, non_blocking=True
+            )  # an ordinary copy waits for all work before it
         return value.to(device)
     if isinstance(value, Segments):
         return Segments(_moved(value.lengths_B, device), _moved(value.ids_T, device))
@@ -64,9 +68,17 @@ def dummy_outputs(batch: PackedBatch, want: Iterable[str], dtype: torch.dtype) -
     They are -1, a valid log-probability for every loss.
     """
     segments = batch["segments"]
-    sizes = {"T": (segments.total,), "B": (segments.count,), "TV": (segments.total, 1), "TC": (segments.total, 2)}
+    sizes = {
+        "T": (segments.total,),
+        "B": (segments.count,),
+        "TV": (segments.total, 1),
+        "TC": (segments.total, 2),
+    }
     device = segments.ids_T.device
-    return {name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device) for name in want}
+    return {
+        name: torch.full(sizes[name.rpartition("_")[2]], -1.0, dtype=dtype, device=device)
+        for name in want
+    }
 
 
 def count_run_tokens(batch: PackedBatch) -> int:
@@ -91,12 +103,16 @@ def needed_tokens(batches: Iterable[PackedBatch]) -> NeededTokens:
             after += segments.total
             continue
         tokens, starts_B = batch["tokens_T"].cpu().numpy(), segments.offsets[:-1]
-        first_T = torch.where(batch["loss_mask_T"].cpu(), torch.arange(segments.total), segments.total)
+        first_T = torch.where(
+            batch["loss_mask_T"].cpu(), torch.arange(segments.total), segments.total
+        )
         first_B = starts_B.new_full((segments.count,), segments.total)
         first_B = first_B.scatter_reduce(0, segments.ids_T, first_T, "amin")
         trained_B = first_B < segments.total
         after += int((segments.offsets[1:] - first_B)[trained_B].sum())
-        for start, end in zip(starts_B[trained_B].tolist(), first_B[trained_B].tolist(), strict=True):
+        for start, end in zip(
+            starts_B[trained_B].tolist(), first_B[trained_B].tolist(), strict=True
+        ):
             prompts[blake2b(tokens[start:end].tobytes(), digest_size=16).digest()] = end - start
     return NeededTokens(after, prompts)
 

@@ -12,7 +12,9 @@ def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, int]:
     """The sum of each tensor's bits as integers: exact, so the same on any device."""
     views = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return {
-        name: int(weight.detach().reshape(-1).view(views[weight.element_size()]).sum(dtype=torch.int64))
+        name: int(
+            weight.detach().reshape(-1).view(views[weight.element_size()]).sum(dtype=torch.int64)
+        )
         for name, weight in weights.items()
     }
 

@@ -39,7 +39,9 @@ class Root(nn.Module):
             self.value_head = model.value_head
         self._run = model.run
 
-    def forward(self, batch: PackedBatch, want: frozenset[str], temperature: float) -> dict[str, Any]:
+    def forward(
+        self, batch: PackedBatch, want: frozenset[str], temperature: float
+    ) -> dict[str, Any]:
         return self._run(batch, want, temperature)
 
     def train(self, mode: bool = True) -> Root:
@@ -54,7 +56,9 @@ class Root(nn.Module):
         return self
 
 
-def shard(model: LanguageModel, ranks: Ranks, device: torch.device, *, keeps_weights: bool = False) -> None:
+def shard(
+    model: LanguageModel, ranks: Ranks, device: torch.device, *, keeps_weights: bool = False
+) -> None:
     """Divide a model that was loaded whole, layer by layer, so that no device holds more than one layer of it.
 
     `keeps_weights`: in a step, a device gathers the compute weights once and holds all of them.
@@ -66,7 +70,9 @@ def shard(model: LanguageModel, ranks: Ranks, device: torch.device, *, keeps_wei
     compute = next(model.parameters()).dtype
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     if compute not in FULL:
-        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
         for weight in model.parameters():
             weight.data = weight.data.to(torch.float32)
     if device.type == "cuda":  # as a model that was loaded there, and not on the CPU
@@ -75,7 +81,9 @@ def shard(model: LanguageModel, ranks: Ranks, device: torch.device, *, keeps_wei
     root = Root(model, keeps_weights=keeps_weights)
     names = set(model.module._no_split_modules or ())
     # Layers that were patched have a class of their own, below the one that transformers names.
-    layers = [each for each in root.modules() if names & {base.__name__ for base in type(each).__mro__}]
+    layers = [
+        each for each in root.modules() if names & {base.__name__ for base in type(each).__mro__}
+    ]
     for module in (*layers, root):
         _shard_one(module, mesh, policy)
     model.root = root

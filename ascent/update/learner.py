@@ -20,7 +20,14 @@ from ascent.parallel.ranks import SINGLE, Ranks
 from ascent.progress import add_tokens, track
 from ascent.protocols import State, Weights
 from ascent.update import microbatch
-from ascent.update.device import TokenCounts, count_tokens, dummy_outputs, plan_ahead, to_device, token_metrics
+from ascent.update.device import (
+    TokenCounts,
+    count_tokens,
+    dummy_outputs,
+    plan_ahead,
+    to_device,
+    token_metrics,
+)
 from ascent.update.fingerprint import add_fingerprints, fingerprint
 from ascent.update.objective import MISMATCHED, MISMATCHED_SCORE, Objective
 from ascent.update.optim import Adam, Unrounded, master_dtype
@@ -32,7 +39,9 @@ from ascent.update.term_sums import TermSums
 class Model(Protocol):
     """What a learner needs of a model, such as `ascent.models.LanguageModel`."""
 
-    def outputs(self, batch: PackedBatch, want: frozenset[str], temperature: float) -> dict[str, Tensor]: ...
+    def outputs(
+        self, batch: PackedBatch, want: frozenset[str], temperature: float
+    ) -> dict[str, Tensor]: ...
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
 
@@ -44,7 +53,9 @@ class Model(Protocol):
 
 
 T = TypeVar("T")
-Share = tuple[PackedBatch, bool]  # a micro-batch, and whether it counts or only fills up a rank's share
+Share = tuple[
+    PackedBatch, bool
+]  # a micro-batch, and whether it counts or only fills up a rank's share
 
 
 class Diverged(RuntimeError):
@@ -77,9 +88,13 @@ class LocalLearner:
         unrounded: Unrounded | None = None,
     ) -> None:
         if not max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm={max_grad_norm} would stop training; it must be above 0")
+            raise ValueError(
+                f"max_grad_norm={max_grad_norm} would stop training; it must be above 0"
+            )
         if not temperature > 0:
-            raise ValueError(f"temperature={temperature} has no log-probabilities; it must be above 0")
+            raise ValueError(
+                f"temperature={temperature} has no log-probabilities; it must be above 0"
+            )
         if max_skipped < 1:
             raise ValueError(f"max_skipped={max_skipped} steps; it must be at least 1")
         self.model, self.schedule, self.temperature = model, schedule, temperature
@@ -90,7 +105,11 @@ class LocalLearner:
         if unrounded:
             self.optimizer.start_from(unrounded)
         self.steps, self.skipped, self.skipped_in_a_row = 0, 0, 0
-        self._updates, self._position, self._learning_rate = updates, 0, 0.0  # the next in the schedule, and the last
+        self._updates, self._position, self._learning_rate = (
+            updates,
+            0,
+            0.0,
+        )  # the next in the schedule, and the last
         self.persistent: dict[str, Tensor] = {}  # statistics that enter their own next value
         first = next(iter(self.optimizer.weights.values()))
         self._device, self._dtype = first.device, master_dtype(first)
@@ -108,7 +127,9 @@ class LocalLearner:
         self.optimizer.clear()
         self.model.train()
         try:
-            for (batch, counts), own in track("updating", list(zip(share, statistics, strict=True)), "micro-batches"):
+            for (batch, counts), own in track(
+                "updating", list(zip(share, statistics, strict=True)), "micro-batches"
+            ):
                 add_tokens(len(batch["tokens_T"]))
                 with self.ranks.exchanging("a micro-batch"):
                     outputs = self.model.outputs(batch, objective.want, self.temperature)
@@ -142,7 +163,11 @@ class LocalLearner:
         return share, statistics, self._denominators(share, objective, statistics)
 
     def _train_auxiliary(
-        self, batches: Sequence[PackedBatch], objective: Objective, totals: Mapping[str, Tensor], sums: TermSums
+        self,
+        batches: Sequence[PackedBatch],
+        objective: Objective,
+        totals: Mapping[str, Tensor],
+        sums: TermSums,
     ) -> dict[str, Accumulator]:
         """Add the gradient of the auxiliary text. Returns the norms of both gradients, to set its weight by."""
         auxiliary = objective.auxiliary
@@ -194,7 +219,9 @@ class LocalLearner:
         }
 
     def _divergence_message(self, norm: float, broken: Sequence[str], metrics: Metrics) -> str:
-        losses = ", ".join(f"{name}={metrics[name].value():.4g}" for name in metrics if "loss" in name)
+        losses = ", ".join(
+            f"{name}={metrics[name].value():.4g}" for name in metrics if "loss" in name
+        )
         return (
             f"the gradient norm was not finite ({norm}) in {self.skipped_in_a_row} optimizer steps in a row, the last "
             f"being step {self.steps}; {losses}; {len(broken)} of {len(self.optimizer.masters)} weights have a "
@@ -202,14 +229,18 @@ class LocalLearner:
             "checkpoint with a lower update.learning_rate, and look at the last batches' data and rewards"
         )
 
-    def evaluate(self, batches: Sequence[PackedBatch], objective: Objective) -> dict[str, Accumulator]:
+    def evaluate(
+        self, batches: Sequence[PackedBatch], objective: Objective
+    ) -> dict[str, Accumulator]:
         """The loss and the metrics of `step`, without gradient or update."""
         share = self._share(batches)
         statistics = self._statistics(batches, share, objective)
         for own in statistics:
             own.update(self._persistent(objective))
         sums = TermSums(self._denominators(share, objective, statistics), objective.weights)
-        for (batch, counts), own in track("evaluating", list(zip(share, statistics, strict=True)), "micro-batches"):
+        for (batch, counts), own in track(
+            "evaluating", list(zip(share, statistics, strict=True)), "micro-batches"
+        ):
             add_tokens(len(batch["tokens_T"]))
             terms = objective.terms({**batch, **own, **self._outputs(batch, objective.want)})
             sums.add(terms, counts=counts)
@@ -234,13 +265,17 @@ class LocalLearner:
         """The micro-batches that this rank runs, on its device, and whether each counts."""
         if not batches:
             raise ValueError("a step over 0 micro-batches; the source must give at least one")
-        return [(to_device(batch, self._device), counts) for batch, counts in self.ranks.share(batches)]
+        return [
+            (to_device(batch, self._device), counts) for batch, counts in self.ranks.share(batches)
+        ]
 
     def _statistics(
         self, batches: Sequence[PackedBatch], share: Sequence[Share], objective: Objective
     ) -> list[dict[str, Tensor]]:
         """The step's statistics, for each of this rank's micro-batches, from forward passes without gradient."""
-        found = {MISMATCHED_SCORE: self._mismatched_score(share)} if objective.wants_mismatched else {}
+        found = (
+            {MISMATCHED_SCORE: self._mismatched_score(share)} if objective.wants_mismatched else {}
+        )
         if not objective.statistics:
             return [dict(found) for _ in share]
         want = objective.statistics_want
@@ -256,7 +291,9 @@ class LocalLearner:
         return [found | parts[place] for place in self.ranks.places(len(batches))]
 
     def _persistent(self, objective: Objective) -> dict[str, Tensor]:
-        return {name: self.persistent[name] for name in objective.persistent if name in self.persistent}
+        return {
+            name: self.persistent[name] for name in objective.persistent if name in self.persistent
+        }
 
     def _mismatched_score(self, share: Sequence[Share]) -> Tensor:
         """KTO's reference point, over all micro-batches."""
@@ -269,14 +306,19 @@ class LocalLearner:
                 )
             other = batch["mismatched"]
             logprobs_T = self._outputs(other, frozenset({"logprobs_T"}))["logprobs_T"]
-            score = mismatched_score(logprobs_T, other["ref_logprobs_T"], other["loss_mask_T"], other["segments"])
+            score = mismatched_score(
+                logprobs_T, other["ref_logprobs_T"], other["loss_mask_T"], other["segments"]
+            )
             sums.append(score if counts else torch.zeros_like(score))
         total = self.ranks.sum(torch.stack(sums).sum(0), "the reference point")
         return total[0] / total[1].clamp(min=1)
 
     @torch.no_grad()
     def _denominators(
-        self, share: Sequence[Share], objective: Objective, statistics: Sequence[Mapping[str, Tensor]]
+        self,
+        share: Sequence[Share],
+        objective: Objective,
+        statistics: Sequence[Mapping[str, Tensor]],
     ) -> dict[str, Tensor]:
         found = [
             objective.terms({**batch, **own, **dummy_outputs(batch, objective.want, self._dtype)})
@@ -287,7 +329,9 @@ class LocalLearner:
             for text in objective.auxiliary.texts([batch for batch, counts in share if counts]):
                 outputs = dummy_outputs(text, objective.auxiliary.want, self._dtype)
                 found.append(objective.auxiliary.terms({**text, **outputs}))
-        return microbatch.total(self.ranks.gather(microbatch.denominators(found), "the denominators"), self._device)
+        return microbatch.total(
+            self.ranks.gather(microbatch.denominators(found), "the denominators"), self._device
+        )
 
     def _count_tokens(self, batches: Sequence[PackedBatch], share: Sequence[Share]) -> TokenCounts:
         """Those of this rank's micro-batches."""
@@ -298,7 +342,9 @@ class LocalLearner:
         self, tokens: Sequence[TokenCounts], statistics: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Accumulator]:
         """The token counts of all ranks, and those of the step's statistics that are scalars."""
-        scalars = {f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0}
+        scalars = {
+            f"statistic/{name}": value for name, value in statistics[0].items() if value.ndim == 0
+        }
         counts = {name: Sum(value) for name, value in token_metrics(tokens).items()}
         return {**counts, **{name: single(value) for name, value in scalars.items()}}
 
@@ -340,7 +386,9 @@ class LocalLearner:
     def _check_finite(self) -> None:
         """Raise Diverged instead of saving weights that are not finite."""
         weights = self.optimizer.weights if self.whole is None else self.optimizer.masters
-        broken = [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]
+        broken = [
+            name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())
+        ]
         if broken:
             raise Diverged(
                 f"after optimizer step {self.steps} {len(broken)} of {len(weights)} weights are not finite, first "
@@ -352,7 +400,9 @@ class LocalLearner:
         """The model must already hold the weights that were saved with this state."""
         self.optimizer.load_state(state["optimizer"])
         here, there = self._fingerprint(), state["weights"]
-        differing = [name for name in here if here[name] != there.get(name)] + [n for n in there if n not in here]
+        differing = [name for name in here if here[name] != there.get(name)] + [
+            n for n in there if n not in here
+        ]
         if differing:
             raise ValueError(
                 f"{len(differing)} weights are not those this state was saved with, first {differing[0]!r}; load the "
@@ -361,7 +411,9 @@ class LocalLearner:
         self.steps, self.skipped = state["steps"], state["skipped"]
         self._position = self.steps
         self.skipped_in_a_row = state["skipped_in_a_row"]
-        self.persistent = {name: value.to(self._device) for name, value in state["persistent"].items()}
+        self.persistent = {
+            name: value.to(self._device) for name, value in state["persistent"].items()
+        }
         if self.whole is not None:
             self._gather()
 

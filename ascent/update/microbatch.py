@@ -30,7 +30,9 @@ def denominators(pieces: Iterable[Terms]) -> dict[str, Tensor]:
     totals: dict[str, Tensor] = {}
     for terms in pieces:
         for name, loss in terms.items():
-            totals[name] = totals.get(name, torch.zeros_like(loss.denominator)) + loss.denominator.detach()
+            totals[name] = (
+                totals.get(name, torch.zeros_like(loss.denominator)) + loss.denominator.detach()
+            )
     return totals
 
 
@@ -44,13 +46,18 @@ def total(ranks: Iterable[Mapping[str, Tensor]], device: torch.device) -> dict[s
     return found
 
 
-def scaled(terms: Terms, totals: Mapping[str, Tensor], weights: Mapping[str, float], *, ranks: int = 1) -> Tensor:
+def scaled(
+    terms: Terms, totals: Mapping[str, Tensor], weights: Mapping[str, float], *, ranks: int = 1
+) -> Tensor:
     """One micro-batch's share of the step's loss, to call backward on.
 
     `ranks` undoes the averaging of gradients over data-parallel ranks. A micro-batch without trained tokens gives 0,
     attached to the graph, so that every rank joins the backward pass.
     """
-    shares = [weights.get(name, 1.0) * loss.numerator / totals[name].clamp(min=1) for name, loss in terms.items()]
+    shares = [
+        weights.get(name, 1.0) * loss.numerator / totals[name].clamp(min=1)
+        for name, loss in terms.items()
+    ]
     return torch.stack(shares).sum() * ranks
 
 
@@ -58,7 +65,8 @@ def step_of(pieces: Sequence[Terms], weights: Mapping[str, float]) -> Step:
     """The sum over the micro-batches of an optimizer step. Differentiable."""
     totals = denominators(pieces)
     values = {
-        name: torch.stack([terms[name].numerator for terms in pieces if name in terms]).sum() / total.clamp(min=1)
+        name: torch.stack([terms[name].numerator for terms in pieces if name in terms]).sum()
+        / total.clamp(min=1)
         for name, total in totals.items()
     }
     value = torch.stack([weights.get(name, 1.0) * each for name, each in values.items()]).sum()

@@ -21,7 +21,15 @@ from ascent.maths.batch import PackedBatch
 from ascent.update.chunked_distillation import STUDENT, chunked_distillation
 
 MODEL_OUTPUTS = frozenset(
-    {"logprobs_T", "entropy_T", "log_collision_T", "scores_B", "values_T", "logits_TV", "step_logits_TC"}
+    {
+        "logprobs_T",
+        "entropy_T",
+        "log_collision_T",
+        "scores_B",
+        "values_T",
+        "logits_TV",
+        "step_logits_TC",
+    }
 )
 
 # Slots whose cells run inside the loss. All others run before a batch is split into micro-batches.
@@ -63,7 +71,10 @@ class AuxiliaryBatch:
         return [text for batch in batches for text in batch.get("pretraining", ())]
 
     def terms(self, text: Mapping[str, Any]) -> Terms:
-        inputs = {PRETRAINING_LOGPROBS: text["logprobs_T"], "pretraining_trained_X": text["loss_mask_T"]}
+        inputs = {
+            PRETRAINING_LOGPROBS: text["logprobs_T"],
+            "pretraining_trained_X": text["loss_mask_T"],
+        }
         return {each.name: summed(each(inputs)) for each in self.cells}
 
 
@@ -83,7 +94,12 @@ class Objective:
         row = self.row
         if self.part == "critic" and row.value_loss is None:
             raise ValueError(f"row {row.name!r} has no value loss; a critic has nothing to learn")
-        if row.loss is None and None in (row.rollout_correction, row.ratio, row.policy_loss, row.aggregation):
+        if row.loss is None and None in (
+            row.rollout_correction,
+            row.ratio,
+            row.policy_loss,
+            row.aggregation,
+        ):
             raise ValueError(
                 f"row {row.name!r} has neither a loss nor all of rollout_correction, ratio, policy_loss and aggregation"
             )
@@ -95,8 +111,14 @@ class Objective:
     @cached_property
     def trained(self) -> Row:
         """The row with only those terms that this objective computes on the batch itself."""
-        own = tuple(each for each in self.row.extra_losses if PRETRAINING_LOGPROBS not in each.required)
-        return replace(self.row, extra_losses=own, value_loss=None if self.part == "policy" else self.row.value_loss)
+        own = tuple(
+            each for each in self.row.extra_losses if PRETRAINING_LOGPROBS not in each.required
+        )
+        return replace(
+            self.row,
+            extra_losses=own,
+            value_loss=None if self.part == "policy" else self.row.value_loss,
+        )
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -129,7 +151,9 @@ class Objective:
     def statistics_want(self) -> frozenset[str]:
         """The model outputs that `step_statistics` reads, without gradient."""
         inputs = {name for each in self.statistics.values() for name in each.inputs}
-        return frozenset(inputs & MODEL_OUTPUTS | ({"logprobs_T"} if inputs & FROM_LOGPROBS else set()))
+        return frozenset(
+            inputs & MODEL_OUTPUTS | ({"logprobs_T"} if inputs & FROM_LOGPROBS else set())
+        )
 
     @cached_property
     def persistent(self) -> tuple[str, ...]:
@@ -138,7 +162,9 @@ class Objective:
 
     @cached_property
     def auxiliary(self) -> AuxiliaryBatch | None:
-        cells = tuple(each for each in self.row.extra_losses if PRETRAINING_LOGPROBS in each.required)
+        cells = tuple(
+            each for each in self.row.extra_losses if PRETRAINING_LOGPROBS in each.required
+        )
         return AuxiliaryBatch(cells) if cells and self.part != "critic" else None
 
     def terms(self, batch: Mapping[str, Any]) -> Terms:
@@ -150,12 +176,24 @@ class Objective:
         if row.loss is not None:
             evaluate = chunked_distillation if STUDENT in row.loss.inputs else Cell.__call__
             return file_terms(
-                batch, loss=row.loss, token_weights=row.token_weights, extra_losses=row.extra_losses, evaluate=evaluate
+                batch,
+                loss=row.loss,
+                token_weights=row.token_weights,
+                extra_losses=row.extra_losses,
+                evaluate=evaluate,
             )
         correction, ratio, policy_loss, aggregation = (
-            row.rollout_correction, row.ratio, row.policy_loss, row.aggregation,
-        )  # fmt: skip
-        assert correction is not None and ratio is not None and policy_loss is not None and aggregation is not None
+            row.rollout_correction,
+            row.ratio,
+            row.policy_loss,
+            row.aggregation,
+        )
+        assert (
+            correction is not None
+            and ratio is not None
+            and policy_loss is not None
+            and aggregation is not None
+        )
         return policy_terms(
             batch,
             rollout_correction=correction,
@@ -171,7 +209,9 @@ class Objective:
 
     def step_statistics(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """`statistics` of an optimizer step whose micro-batches are joined into one batch."""
-        return step_statistics(batch, self.cells, rollout_correction=self.row.rollout_correction, ratio=self.row.ratio)
+        return step_statistics(
+            batch, self.cells, rollout_correction=self.row.rollout_correction, ratio=self.row.ratio
+        )
 
 
 def objective_of(row: Row, *, critic: bool = True) -> Objective:

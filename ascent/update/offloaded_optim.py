@@ -65,7 +65,11 @@ class OffloadedAdamW(AdamW):
     """`AdamW` with the same results, for models whose optimizer state does not fit on the GPU."""
 
     def __init__(
-        self, named: Iterable[tuple[str, Tensor]], adam: Adam | None = None, *, bucket_size: int = OFFLOAD_BUCKET
+        self,
+        named: Iterable[tuple[str, Tensor]],
+        adam: Adam | None = None,
+        *,
+        bucket_size: int = OFFLOAD_BUCKET,
     ) -> None:
         self._bucket_size = -(-bucket_size // ALIGNMENT) * ALIGNMENT
         self._adam = Adam() if adam is None else adam
@@ -75,8 +79,13 @@ class OffloadedAdamW(AdamW):
         self._slots = [Slot(size, self._device) for _ in self._buckets[:OFFLOAD_SLOTS]]
         self._loads = self._stores = None
         if self._device.type == "cuda":
-            self._loads, self._stores = torch.cuda.Stream(self._device), torch.cuda.Stream(self._device)
-            for slot in self._slots:  # their memory is not used again before these streams are done with it
+            self._loads, self._stores = (
+                torch.cuda.Stream(self._device),
+                torch.cuda.Stream(self._device),
+            )
+            for slot in (
+                self._slots
+            ):  # their memory is not used again before these streams are done with it
                 slot.planes.record_stream(self._loads)
                 slot.planes.record_stream(self._stores)
         self._load_first()
@@ -96,7 +105,9 @@ class OffloadedAdamW(AdamW):
         self._buckets = _cut(self.weights, self._starts, end, self._bucket_size)
         masters = {}
         for name, weight in self.weights.items():
-            masters[name] = weight if weight.dtype in FULL else self._host_view(0, name).copy_(weight)
+            masters[name] = (
+                weight if weight.dtype in FULL else self._host_view(0, name).copy_(weight)
+            )
         return masters
 
     def _host_view(self, plane: int, name: str) -> Tensor:
@@ -111,7 +122,9 @@ class OffloadedAdamW(AdamW):
         return [weight.register_post_accumulate_grad_hook(_widen) for weight in low]
 
     def gradients(self) -> dict[str, Tensor]:
-        return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
+        return {
+            name: weight.grad for name, weight in self.weights.items() if weight.grad is not None
+        }
 
     def close(self) -> None:
         super().close()
@@ -159,11 +172,16 @@ class OffloadedAdamW(AdamW):
         """Step what is in a bucket and has a gradient."""
         master, mean, square = planes
         for weight_decay in {self._adam.weight_decay, 0.0}:
-            spans = [each for each in bucket.spans if each.name in gradients and self._decay(each) == weight_decay]
+            spans = [
+                each
+                for each in bucket.spans
+                if each.name in gradients and self._decay(each) == weight_decay
+            ]
             places = [slice(each.place, each.place + each.stop - each.start) for each in spans]
             weights = [self._flat[each.name][each.start : each.stop] for each in spans]
             own = [
-                weight if weight.dtype in FULL else master[place] for weight, place in zip(weights, places, strict=True)
+                weight if weight.dtype in FULL else master[place]
+                for weight, place in zip(weights, places, strict=True)
             ]
             adamw(
                 own,
@@ -171,7 +189,9 @@ class OffloadedAdamW(AdamW):
                 [mean[place] for place in places],
                 [square[place] for place in places],
                 [],
-                [steps[each.name].clone() for each in spans],  # AdamW counts each up, a weight may have several
+                [
+                    steps[each.name].clone() for each in spans
+                ],  # AdamW counts each up, a weight may have several
                 fused=True,
                 amsgrad=False,
                 maximize=False,
@@ -266,7 +286,9 @@ def _widen(weight: Tensor) -> None:
 def _place(weights: Mapping[str, Tensor]) -> tuple[dict[str, int], int, int]:
     """Where each weight begins in the host buffers, where the last with a master ends, and where the last one ends."""
     starts, masters_end, end = {}, 0, 0
-    for name in sorted(weights, key=lambda name: weights[name].dtype in FULL):  # those with a master come first
+    for name in sorted(
+        weights, key=lambda name: weights[name].dtype in FULL
+    ):  # those with a master come first
         starts[name] = end
         end += -(-weights[name].numel() // ALIGNMENT) * ALIGNMENT
         if weights[name].dtype not in FULL:
@@ -274,7 +296,9 @@ def _place(weights: Mapping[str, Tensor]) -> tuple[dict[str, int], int, int]:
     return starts, masters_end, end
 
 
-def _cut(weights: Mapping[str, Tensor], starts: Mapping[str, int], end: int, size: int) -> list[Bucket]:
+def _cut(
+    weights: Mapping[str, Tensor], starts: Mapping[str, int], end: int, size: int
+) -> list[Bucket]:
     """Buckets of equal size; a weight may be in several."""
     buckets = [Bucket(start, min(start + size, end)) for start in range(0, end, size)]
     for name, start in starts.items():

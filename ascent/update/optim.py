@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.hooks import RemovableHandle
 
-Unrounded: TypeAlias = Mapping[str, Sequence[Callable[[], Tensor]]]  # float32 values of weights by name, best first
+Unrounded: TypeAlias = Mapping[
+    str, Sequence[Callable[[], Tensor]]
+]  # float32 values of weights by name, best first
 FULL = (torch.float32, torch.float64)
 FUSED_ELEMENTS = 2**20  # on CUDA: smaller gradients are not worth the launch of a kernel of our own
 # torch's names for the state of AdamW, and those in our files.
@@ -50,7 +52,9 @@ class AdamW:
         adam = Adam() if adam is None else adam
         self.weights = {name: weight for name, weight in named if weight.requires_grad}
         if not self.weights:
-            raise ValueError("there is no weight to train: every parameter has requires_grad=False; unfreeze some")
+            raise ValueError(
+                "there is no weight to train: every parameter has requires_grad=False; unfreeze some"
+            )
         self.masters = self._make_masters()
         self._hooks = self._add_hooks()
         groups: dict[bool, list[Tensor]] = {True: [], False: []}
@@ -79,7 +83,9 @@ class AdamW:
 
     def gradients(self) -> dict[str, Tensor]:
         """The sums of the gradients since `clear`, in the precision of the masters; not of weights that got none."""
-        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
+        return {
+            name: master.grad for name, master in self.masters.items() if master.grad is not None
+        }
 
     def has_master(self, name: str) -> bool:
         """Whether a weight has a float32 master besides itself."""
@@ -108,11 +114,15 @@ class AdamW:
     def norm(self, before: Mapping[str, Tensor | None] | None = None) -> Tensor:
         """The norm of the gradient, or of its difference to the gradient `before`."""
         found = [(grad, (before or {}).get(name)) for name, grad in self.gradients().items()]
-        return get_total_norm([grad if earlier is None else grad - earlier for grad, earlier in found])
+        return get_total_norm(
+            [grad if earlier is None else grad - earlier for grad, earlier in found]
+        )
 
     def non_finite_gradients(self) -> list[str]:
         """Names of the weights whose gradient is not finite."""
-        return [name for name, grad in self.gradients().items() if not bool(torch.isfinite(grad).all())]
+        return [
+            name for name, grad in self.gradients().items() if not bool(torch.isfinite(grad).all())
+        ]
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, norm: Tensor, max_norm: float) -> None:
@@ -176,7 +186,8 @@ class AdamW:
             self._torch.state.pop(master, None)
             if f"count.{name}" in state:
                 self._torch.state[master] = {
-                    theirs: state[f"{ours}.{name}"].to(master.device, copy=True) for theirs, ours in MOMENTS.items()
+                    theirs: state[f"{ours}.{name}"].to(master.device, copy=True)
+                    for theirs, ours in MOMENTS.items()
                 }
         self._write_weights()
 
@@ -212,7 +223,9 @@ def make_master(name: str, weight: Tensor) -> Tensor:
     if weight.dtype in FULL:
         return weight
     if not weight.dtype.is_floating_point:
-        raise ValueError(f"weight {name!r} is {weight.dtype}; only floating-point weights can be trained")
+        raise ValueError(
+            f"weight {name!r} is {weight.dtype}; only floating-point weights can be trained"
+        )
     return weight.detach().to(torch.float32).requires_grad_()
 
 

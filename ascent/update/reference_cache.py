@@ -41,7 +41,12 @@ class ReferenceCache:
         fingerprint: str = "",
         ranks: Ranks = SINGLE,
     ) -> None:
-        self.model, self.temperature, self.file, self.fingerprint = model, temperature, file, fingerprint
+        self.model, self.temperature, self.file, self.fingerprint = (
+            model,
+            temperature,
+            file,
+            fingerprint,
+        )
         self._ranks = ranks
         self.cached: dict[str, Tensor] = {}
         self.notes: list[str] = []
@@ -49,7 +54,9 @@ class ReferenceCache:
             try:
                 self.cached = read(file, fingerprint=fingerprint)
             except (SafetensorError, OSError, ValueError) as error:
-                self.notes.append(f"{file.name} cannot be used ({error}); its log-probs are computed again")
+                self.notes.append(
+                    f"{file.name} cannot be used ({error}); its log-probs are computed again"
+                )
 
     def precompute(self, batches: Iterable[PackedBatch]) -> int:
         """Compute and store what is not cached yet, each rank some of it; returns the number of new sequences."""
@@ -74,7 +81,11 @@ class ReferenceCache:
     def _compute_over_ranks(self, batches: Iterable[PackedBatch]) -> dict[str, Tensor]:
         """What is not cached, of several ranks; one process computes it as it goes along."""
         parts = list(_parts(batches)) if self._ranks.count > 1 else []
-        found = self._ranks.map(self._compute_missing, parts, "the reference log-probs") if parts else []
+        found = (
+            self._ranks.map(self._compute_missing, parts, "the reference log-probs")
+            if parts
+            else []
+        )
         return {key: logprobs_T for own in found for key, logprobs_T in own.items()}
 
     def __call__(self, batch: PackedBatch) -> PackedBatch:
@@ -98,7 +109,9 @@ class ReferenceCache:
         device = next(weight.device for _, weight in self.model.named_parameters())
         outputs = self.model.outputs(to_device(batch, device), WANT, self.temperature)
         pieces = outputs["logprobs_T"].float().cpu().split(batch["segments"].lengths_B.tolist())
-        return {k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.cached}
+        return {
+            k: piece.clone() for k, piece in zip(keys, pieces, strict=True) if k not in self.cached
+        }
 
 
 def _parts(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
@@ -108,7 +121,11 @@ def _parts(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
 
 def _inner(batch: PackedBatch) -> dict[str, PackedBatch]:
     """The batches inside a batch, such as KTO's mismatched completions."""
-    return {name: cast(PackedBatch, value) for name, value in batch.items() if isinstance(value, Mapping)}
+    return {
+        name: cast(PackedBatch, value)
+        for name, value in batch.items()
+        if isinstance(value, Mapping)
+    }
 
 
 def write(file: Path, logprobs: Mapping[str, Tensor], *, fingerprint: str = "") -> None:
@@ -116,7 +133,9 @@ def write(file: Path, logprobs: Mapping[str, Tensor], *, fingerprint: str = "") 
     writing = file.with_name(f".{file.name}.writing")
     disk.announce("write", writing)
     with disk.writing():
-        save_file(dict(logprobs), writing, metadata={"sha256": f"{digest(logprobs)} of {fingerprint}"})
+        save_file(
+            dict(logprobs), writing, metadata={"sha256": f"{digest(logprobs)} of {fingerprint}"}
+        )
     disk.sync(writing)
     disk.rename(writing, file)
 
@@ -137,7 +156,9 @@ def digest(logprobs: Mapping[str, Tensor]) -> str:
     """A hash of every name and every bit, in any order."""
     found = hashlib.sha256()
     for name in sorted(logprobs):
-        found.update(f"{name} {logprobs[name].numel()} ".encode() + logprobs[name].numpy().tobytes())
+        found.update(
+            f"{name} {logprobs[name].numel()} ".encode() + logprobs[name].numpy().tobytes()
+        )
     return found.hexdigest()
 
 
@@ -147,6 +168,8 @@ def keys_of(batch: PackedBatch) -> list[str]:
     tokens = batch["tokens_T"].cpu().to(torch.int64).split(lengths)
     trained = batch["loss_mask_T"].cpu().split(lengths)
     return [
-        hashlib.blake2b(t.numpy().tobytes() + b"/" + m.numpy().tobytes(), digest_size=16).hexdigest()
+        hashlib.blake2b(
+            t.numpy().tobytes() + b"/" + m.numpy().tobytes(), digest_size=16
+        ).hexdigest()
         for t, m in zip(tokens, trained, strict=True)
     ]

@@ -53,14 +53,24 @@ def accumulate(batch: Mapping[str, Any]) -> dict[str, Accumulator]:
     scores_B = batch["scores_B"].detach().double()
     won_P, lost_P = _pairs(batch)
     gap_P = scores_B[won_P] - scores_B[lost_P]
-    surplus_P = torch.sigmoid(gap_P.abs()) - (gap_P.sign() + 1) / 2  # probability given minus won or not
+    surplus_P = (
+        torch.sigmoid(gap_P.abs()) - (gap_P.sign() + 1) / 2
+    )  # probability given minus won or not
     bin_P = ((torch.sigmoid(gap_P.abs()) - 0.5) * (2 * BINS)).long().clamp(max=BINS - 1)
     in_NP = bin_P == torch.arange(BINS, device=bin_P.device)[:, None]
     total_N, over_N = torch.where(in_NP, surplus_P, 0.0).sum(1), in_NP.sum(1)
-    found: dict[str, Accumulator] = {f"{_PARTS}bin{n}": Mean(total_N[n], over_N[n]) for n in range(BINS)}
+    found: dict[str, Accumulator] = {
+        f"{_PARTS}bin{n}": Mean(total_N[n], over_N[n]) for n in range(BINS)
+    }
     found["preference/brier"] = _mean(torch.sigmoid(-gap_P) ** 2)
     length_B = batch["segments"].sum(batch["loss_mask_T"]).double()
-    products = {"s": scores_B, "l": length_B, "ss": scores_B**2, "ll": length_B**2, "sl": scores_B * length_B}
+    products = {
+        "s": scores_B,
+        "l": length_B,
+        "ss": scores_B**2,
+        "ll": length_B**2,
+        "sl": scores_B * length_B,
+    }
     return found | {f"{_PARTS}{name}": _mean(each) for name, each in products.items()}
 
 

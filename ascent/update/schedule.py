@@ -24,7 +24,11 @@ def cosine(progress: float) -> float:
 
 
 # After the warm-up: progress through the rest of the run (0 to 1) -> factor of the peak.
-SHAPES: dict[str, Callable[[float], float]] = {"constant": constant, "linear": linear, "cosine": cosine}
+SHAPES: dict[str, Callable[[float], float]] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise ValueError(f"schedule {self.shape!r} does not exist; choose one of {', '.join(SHAPES)}")
+            raise ValueError(
+                f"schedule {self.shape!r} does not exist; choose one of {', '.join(SHAPES)}"
+            )
         if not (self.peak > 0 and math.isfinite(self.peak)):
             raise ValueError(f"learning rate {self.peak} must be a finite number above 0")
         if self.warmup < 0:

@@ -41,10 +41,14 @@ class PiecewiseAdamW(AdamW):
 
     ranges: dict[str, Range]
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]], adam: Adam | None, ranks: Ranks) -> None:
+    def __init__(
+        self, named: Iterable[tuple[str, Tensor]], adam: Adam | None, ranks: Ranks
+    ) -> None:
         self._ranks = ranks
         self._stepped: set[str] = set()  # weights with moments, on whatever rank
-        self._latest: set[str] = set()  # weights with a gradient in this optimizer step, on whatever rank
+        self._latest: set[str] = (
+            set()
+        )  # weights with a gradient in this optimizer step, on whatever rank
         super().__init__(named, adam)
 
     def clear(self) -> None:
@@ -65,7 +69,11 @@ class PiecewiseAdamW(AdamW):
         return torch.linalg.vector_norm(norms)
 
     def non_finite_gradients(self) -> list[str]:
-        found = {name for names in self._ranks.gather(super().non_finite_gradients(), "the gradient") for name in names}
+        found = {
+            name
+            for names in self._ranks.gather(super().non_finite_gradients(), "the gradient")
+            for name in names
+        }
         return [name for name in self.weights if name in found]
 
     def _own(self, name: str, values: Tensor) -> Tensor:
@@ -80,7 +88,9 @@ class PiecewiseAdamW(AdamW):
             if name in self._stepped:
                 own = self._torch.state[self.masters[name]] if name in self.masters else {}
                 for theirs, ours in MOMENTS.items():
-                    found[f"{ours}.{name}"] = self._piece(name, own.get(theirs), scalar=ours == "count")
+                    found[f"{ours}.{name}"] = self._piece(
+                        name, own.get(theirs), scalar=ours == "count"
+                    )
         return found
 
     def _piece(self, name: str, values: Tensor | None, *, scalar: bool = False) -> TensorPiece:
@@ -101,18 +111,28 @@ class PiecewiseAdamW(AdamW):
                 master.copy_(read_range(state[f"master.{name}"], *own).view(master.shape))
             self._torch.state.pop(master, None)
             if name in self._stepped:
-                moments = {theirs: read_range(state[f"{ours}.{name}"], *own) for theirs, ours in MOMENTS.items() if
-                           ours != "count"}  # fmt: skip
+                moments = {
+                    theirs: read_range(state[f"{ours}.{name}"], *own)
+                    for theirs, ours in MOMENTS.items()
+                    if ours != "count"
+                }
                 self._torch.state[master] = {
-                    theirs: values.to(master.device, copy=True).view(master.shape) for theirs, values in moments.items()
-                } | {"step": read_range(state[f"count.{name}"], 0, 1).reshape(()).to(master.device, copy=True)}
+                    theirs: values.to(master.device, copy=True).view(master.shape)
+                    for theirs, values in moments.items()
+                } | {
+                    "step": read_range(state[f"count.{name}"], 0, 1)
+                    .reshape(())
+                    .to(master.device, copy=True)
+                }
         self._write_weights()
 
 
 class ReplicatedAdamW(PiecewiseAdamW):
     """For whole weights on every rank."""
 
-    _flat: dict[torch.dtype, Tensor]  # the sum of this rank's gradients, in the precision of the masters
+    _flat: dict[
+        torch.dtype, Tensor
+    ]  # the sum of this rank's gradients, in the precision of the masters
     _places: dict[str, int]  # where each weight begins in the vector of its precision
 
     def _make_masters(self) -> dict[str, Tensor]:
@@ -134,7 +154,9 @@ class ReplicatedAdamW(PiecewiseAdamW):
         return masters
 
     def _add_hooks(self) -> list[RemovableHandle]:
-        self._touched: set[str] = set()  # weights with a gradient on this rank, since the last reduction
+        self._touched: set[str] = (
+            set()
+        )  # weights with a gradient on this rank, since the last reduction
         return [
             weight.register_post_accumulate_grad_hook(partial(self._collect, name))
             for name, weight in self.weights.items()
@@ -146,7 +168,9 @@ class ReplicatedAdamW(PiecewiseAdamW):
             return
         if weight.dtype not in self._flat:
             length = self._sizes[weight.dtype] * self._ranks.count
-            self._flat[weight.dtype] = torch.zeros(length, dtype=master_dtype(weight), device=weight.device)
+            self._flat[weight.dtype] = torch.zeros(
+                length, dtype=master_dtype(weight), device=weight.device
+            )
         add_gradient(self._view(name, self._flat[weight.dtype]), weight.grad)
         self._touched.add(name)
         weight.grad = None
@@ -162,7 +186,9 @@ class ReplicatedAdamW(PiecewiseAdamW):
     @torch.no_grad()
     def reduce(self, names: Iterable[str]) -> None:
         touched = set(names)
-        for dtype in dict.fromkeys(self.weights[name].dtype for name in self.weights if name in touched):
+        for dtype in dict.fromkeys(
+            self.weights[name].dtype for name in self.weights if name in touched
+        ):
             same_type = [name for name in self.weights if self.weights[name].dtype is dtype]
             size, first = self._sizes[dtype], self.weights[same_type[0]]
             own = torch.empty(size, dtype=master_dtype(first), device=first.device)
@@ -172,7 +198,10 @@ class ReplicatedAdamW(PiecewiseAdamW):
             self._ranks.reduce_scatter(chunks, own)
             for name in [name for name in same_type if name in touched and name in self.masters]:
                 start = self._places[name] + self.ranges[name].start - size * self._ranks.rank
-                gradient, master = own[start : start + self.masters[name].numel()], self.masters[name]
+                gradient, master = (
+                    own[start : start + self.masters[name].numel()],
+                    self.masters[name],
+                )
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
         self._touched = set()
         self._latest |= touched
@@ -201,7 +230,11 @@ class ShardedAdamW(PiecewiseAdamW):
     """For weights that FSDP divides along their first axis. The shards are the masters."""
 
     def __init__(
-        self, named: Iterable[tuple[str, Tensor]], adam: Adam | None, ranks: Ranks, compute: torch.dtype
+        self,
+        named: Iterable[tuple[str, Tensor]],
+        adam: Adam | None,
+        ranks: Ranks,
+        compute: torch.dtype,
     ) -> None:
         self._compute = compute
         super().__init__(named, adam, ranks)
@@ -218,7 +251,9 @@ class ShardedAdamW(PiecewiseAdamW):
         for name, weight in self.weights.items():
             own = _local(weight)
             rows = -(-weight.shape[0] // self._ranks.count)
-            start = min(rows * self._ranks.rank, weight.shape[0]) * (weight.numel() // weight.shape[0])
+            start = min(rows * self._ranks.rank, weight.shape[0]) * (
+                weight.numel() // weight.shape[0]
+            )
             if own.numel():
                 self.ranges[name], masters[name] = Range(start, start + own.numel()), own
         return masters
@@ -256,7 +291,10 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def make_optimizer(
-    named: Iterable[tuple[str, Tensor]], adam: Adam | None, ranks: Ranks, sharded: torch.dtype | None
+    named: Iterable[tuple[str, Tensor]],
+    adam: Adam | None,
+    ranks: Ranks,
+    sharded: torch.dtype | None,
 ) -> AdamW:
     """For one process, for whole weights on several ranks, or for divided weights, which are `sharded` in this type."""
     offload = adam is not None and adam.offload

@@ -33,7 +33,9 @@ class TermSums:
                 self._terms[name] = Loss(numerator, denominator, loss.metrics)
             else:
                 metrics = merge([before.metrics, loss.metrics])
-                self._terms[name] = Loss(before.numerator + numerator, before.denominator + denominator, metrics)
+                self._terms[name] = Loss(
+                    before.numerator + numerator, before.denominator + denominator, metrics
+                )
 
     def gather(self, ranks: Ranks, beside: T) -> list[T]:
         """From here on the sums are over all ranks. Returns what every rank sends `beside` them."""
@@ -51,7 +53,9 @@ class TermSums:
         for name, loss in self._terms.items():
             counted = self._totals[name].to(loss.denominator)
             close = torch.isclose(loss.denominator, counted, rtol=1e-4)
-            assert bool(close), f"term {name}: denominator {loss.denominator} was counted as {counted} beforehand"
+            assert bool(close), (
+                f"term {name}: denominator {loss.denominator} was counted as {counted} beforehand"
+            )
 
     def metrics(self) -> dict[str, Accumulator]:
         """The metrics of the terms, the value of each term, and their weighted sum."""

@@ -24,13 +24,23 @@ def group_runs(runs: Sequence[RunReader], *, fold: bool) -> list[list[RunReader]
     groups: dict[str, list[RunReader]] = {}
     for run in runs:
         settings = {key: value for key, value in run.recipe().items() if key != SEED}
-        key = repr(sorted(settings.items(), key=lambda item: item[0])) if fold and settings else run.name
+        key = (
+            repr(sorted(settings.items(), key=lambda item: item[0]))
+            if fold and settings
+            else run.name
+        )
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
 def compare_curves(
-    runs: Sequence[RunReader], names: Sequence[str], *, fold: bool, axis: str, window: int, points: int
+    runs: Sequence[RunReader],
+    names: Sequence[str],
+    *,
+    fold: bool,
+    axis: str,
+    window: int,
+    points: int,
 ) -> dict[str, Any]:
     """Groups with their labels, and for every metric one curve per group that has it."""
     groups = group_runs(runs, fold=fold)
@@ -39,12 +49,20 @@ def compare_curves(
         for name in names:
             having = [run for run in group if name in run.metrics.columns.metrics]
             if having:
-                curves[name].append({"group": place, **_group_curve(having, name, axis, window, points)})
-    return {"groups": [{"label": _label(group), "runs": [run.name for run in group]} for group in groups],
-            "curves": curves}  # fmt: skip
+                curves[name].append(
+                    {"group": place, **_group_curve(having, name, axis, window, points)}
+                )
+    return {
+        "groups": [
+            {"label": _label(group), "runs": [run.name for run in group]} for group in groups
+        ],
+        "curves": curves,
+    }
 
 
-def _group_curve(runs: Sequence[RunReader], name: str, axis: str, window: int, points: int) -> dict[str, Any]:
+def _group_curve(
+    runs: Sequence[RunReader], name: str, axis: str, window: int, points: int
+) -> dict[str, Any]:
     own = [run.metrics.columns.curve(name, axis) for run in runs]
     if len(runs) == 1:
         few = thin(smooth(own[0], window), points)
@@ -52,10 +70,14 @@ def _group_curve(runs: Sequence[RunReader], name: str, axis: str, window: int, p
     by_step = [run.metrics.columns.curve(name, "step") for run in runs]
     mean, low, high = merge(own, by_step)
     lines = [smooth(Curve(mean.x, each, 0), window) for each in (mean.y, low, high)]
-    stride = max(len(mean.x) // points, 1)  # all three at the same places, so that the band fits its line
+    stride = max(
+        len(mean.x) // points, 1
+    )  # all three at the same places, so that the band fits its line
     keys = ("y", "low", "high")
-    return {"x": mean.x[::stride].tolist(),
-            **{key: each.y[::stride].tolist() for key, each in zip(keys, lines, strict=True)}}  # fmt: skip
+    return {
+        "x": mean.x[::stride].tolist(),
+        **{key: each.y[::stride].tolist() for key, each in zip(keys, lines, strict=True)},
+    }
 
 
 def _label(group: Sequence[RunReader]) -> str:

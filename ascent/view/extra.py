@@ -19,18 +19,30 @@ def require() -> None:
     """ValueError where the extra is not installed."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise ValueError(f"the page needs {' and '.join(missing)}, which the extra view installs: {INSTALL}")
+        raise ValueError(
+            f"the page needs {' and '.join(missing)}, which the extra view installs: {INSTALL}"
+        )
     chart_folder()
 
 
 def chart_folder() -> Path:
     """The folder of uPlot's files. The package is located, not imported: its Python code is not used."""
     found = find_spec("uplot")
-    folders = [Path(each) / "static" for each in (found.submodule_search_locations or [])] if found else []
-    folder = next((each for each in folders if all((each / name).is_file() for name in CHARTS)), None)
+    folders = (
+        [Path(each) / "static" for each in (found.submodule_search_locations or [])]
+        if found
+        else []
+    )
+    folder = next(
+        (each for each in folders if all((each / name).is_file() for name in CHARTS)), None
+    )
     if folder is None:
-        raise ValueError(f"the page draws with uPlot from {PACKAGE}, which the extra view installs: {INSTALL}")
+        raise ValueError(
+            f"the page draws with uPlot from {PACKAGE}, which the extra view installs: {INSTALL}"
+        )
     for name, digest in CHARTS.items():
         if sha256((folder / name).read_bytes()).hexdigest() != digest:
-            raise ValueError(f"{folder / name} is not that of {PACKAGE}, which the page was tested with: {INSTALL}")
+            raise ValueError(
+                f"{folder / name} is not that of {PACKAGE}, which the page was tested with: {INSTALL}"
+            )
     return folder

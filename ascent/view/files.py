@@ -14,15 +14,41 @@ from typing import Any, BinaryIO
 from ascent.diagnose.records import FILE as DIAGNOSIS
 from ascent.diagnose.records import Finding, from_json
 from ascent.runs import seek
-from ascent.runs.folder import ANSWERS, CHANGES, CHECKPOINTS, CONFIG, ENVIRONMENT, INPUTS, METRICS, OUTCOME
+from ascent.runs.folder import (
+    ANSWERS,
+    CHANGES,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    INPUTS,
+    METRICS,
+    OUTCOME,
+)
 from ascent.runs.folder import SAMPLES as SAMPLES
 from ascent.runs.folder import WARNINGS as WARNINGS
 from ascent.runs.lock import NAME as LOCK
 
-KNOWN = {ANSWERS, CHANGES, CONFIG, ENVIRONMENT, INPUTS, METRICS, OUTCOME, SAMPLES, WARNINGS, DIAGNOSIS, LOCK}
+KNOWN = {
+    ANSWERS,
+    CHANGES,
+    CONFIG,
+    ENVIRONMENT,
+    INPUTS,
+    METRICS,
+    OUTCOME,
+    SAMPLES,
+    WARNINGS,
+    DIAGNOSIS,
+    LOCK,
+}
 ABSENT = (0, 0, 0)
-MAX_BYTES, OUTPUT_BYTES = 16 << 20, 1 << 16  # of a file that is read whole; of the end of what a run printed
-CHECKED_SECONDS = 0.05  # for which a folder counts as no link: several files are opened for one response
+MAX_BYTES, OUTPUT_BYTES = (
+    16 << 20,
+    1 << 16,
+)  # of a file that is read whole; of the end of what a run printed
+CHECKED_SECONDS = (
+    0.05  # for which a folder counts as no link: several files are opened for one response
+)
 
 
 class RunFiles:
@@ -33,7 +59,9 @@ class RunFiles:
 
     def __init__(self, path: Path, *, with_output: bool = False) -> None:
         self.path, self._with_output = path, with_output
-        self._prefix = str(path) + os.sep  # Path's own joining would take a tenth of the time of a list of runs
+        self._prefix = (
+            str(path) + os.sep
+        )  # Path's own joining would take a tenth of the time of a list of runs
         self._checked = -CHECKED_SECONDS
 
     @contextmanager
@@ -127,7 +155,10 @@ class RunFiles:
         if folder.is_symlink() or not folder.is_dir() or not self._is_in_place():
             return []
         saved = [each for each in os.scandir(folder) if each.name.isdecimal()]
-        found = [{"step": int(each.name), "time": each.stat(follow_symlinks=False).st_mtime} for each in saved]
+        found = [
+            {"step": int(each.name), "time": each.stat(follow_symlinks=False).st_mtime}
+            for each in saved
+        ]
         return sorted(found, key=lambda each: each["step"])
 
 
@@ -136,5 +167,7 @@ def _describe(finding: Finding) -> dict[str, Any]:
     return {
         **{name: getattr(finding, name) for name in names},
         "changes": [change.text() for change in finding.changes],
-        "rollouts": [{name: rollout.get(name) for name in ("step", "id")} for rollout in finding.rollouts],
+        "rollouts": [
+            {name: rollout.get(name) for name in ("step", "id")} for rollout in finding.rollouts
+        ],
     }

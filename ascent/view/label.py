@@ -27,17 +27,25 @@ def read_guidelines(path: Path) -> str:
     """A Markdown file as HTML. HTML inside it is shown as text; images and links to scripts are not made."""
     content = path.read_bytes()
     if len(content) > LARGEST_GUIDELINES:
-        raise ValueError(f"{path} has {len(content)} bytes; guidelines are at most {LARGEST_GUIDELINES}")
+        raise ValueError(
+            f"{path} has {len(content)} bytes; guidelines are at most {LARGEST_GUIDELINES}"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 at byte {error.start}; re-encode it") from None
-    rendered: str = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image").render(text)
+    rendered: str = (
+        MarkdownIt("commonmark", {"html": False}).enable("table").disable("image").render(text)
+    )
     return rendered
 
 
 def label_app(
-    session: LabelingSession, *, guidelines: str = "", host: str = "127.0.0.1", token: str | None = None
+    session: LabelingSession,
+    *,
+    guidelines: str = "",
+    host: str = "127.0.0.1",
+    token: str | None = None,
 ) -> Starlette:
     """The application: the page, what to ask an annotator, verdicts and undo. `guidelines` is HTML."""
     document = (STATIC / "label.html").read_text(encoding="utf-8").replace(PLACE, guidelines)
@@ -53,7 +61,12 @@ def label_app(
 
 def _describe(session: LabelingSession, guidelines: str) -> State:
     plan = session.plan
-    return {"form": plan.form, "scale": plan.scale, "annotators": plan.annotators, "guidelines": bool(guidelines)}
+    return {
+        "form": plan.form,
+        "scale": plan.scale,
+        "annotators": plan.annotators,
+        "guidelines": bool(guidelines),
+    }
 
 
 def _state(session: LabelingSession, annotator: str) -> State:
@@ -74,7 +87,9 @@ def _judge(session: LabelingSession, annotator: str, sent: Mapping[str, Any]) ->
     numbers = sent.get("numbers", [])
     if not isinstance(numbers, list) or not all(isinstance(each, int | float) for each in numbers):
         raise ValueError("numbers must be a list of numbers")
-    session.judge(annotator, _text(sent, "ticket"), _text(sent, "verdict"), numbers, _text(sent, "comment"))
+    session.judge(
+        annotator, _text(sent, "ticket"), _text(sent, "verdict"), numbers, _text(sent, "comment")
+    )
     return _state(session, annotator)
 
 
@@ -89,12 +104,16 @@ def _undo(session: LabelingSession, annotator: str, sent: Mapping[str, Any]) -> 
 
 def _reading(session: LabelingSession) -> Callable[[Request], JSONResponse]:
     def question(request: Request) -> JSONResponse:
-        return JSONResponse(_state(session, session.annotator(request.query_params.get("annotator", ""))))
+        return JSONResponse(
+            _state(session, session.annotator(request.query_params.get("annotator", "")))
+        )
 
     return question
 
 
-def _writing(session: LabelingSession, change: Callable[[LabelingSession, str, Mapping[str, Any]], State]) -> Any:
+def _writing(
+    session: LabelingSession, change: Callable[[LabelingSession, str, Mapping[str, Any]], State]
+) -> Any:
     """A route that answers once the change is on disk: 409 where the page is out of date, 507 where it failed."""
 
     async def write(request: Request) -> JSONResponse:

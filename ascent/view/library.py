@@ -18,7 +18,16 @@ from ascent.feedback.win_rate import wilson
 from ascent.metrics import EVAL
 from ascent.runs import seek
 from ascent.runs.curves import MAIN, best_point
-from ascent.runs.folder import ANSWERS, CHANGES, CONFIG, INPUTS, METRICS, OUTCOME, find_runs, state_of
+from ascent.runs.folder import (
+    ANSWERS,
+    CHANGES,
+    CONFIG,
+    INPUTS,
+    METRICS,
+    OUTCOME,
+    find_runs,
+    state_of,
+)
 from ascent.runs.jsonl import numbers
 from ascent.runs.lock import NAME as LOCK
 from ascent.view.files import WARNINGS, RunFiles
@@ -52,7 +61,10 @@ class RunReader:
         if signature != self._recipe_of:
             content = self.files.json(INPUTS)
             found = content.get("recipe") if isinstance(content, dict) else None
-            self._recipe, self._recipe_of = dict(found) if isinstance(found, dict) else {}, signature
+            self._recipe, self._recipe_of = (
+                dict(found) if isinstance(found, dict) else {},
+                signature,
+            )
             for change in self.files.records(CHANGES):
                 if not change.get("input") and "key" in change:
                     self._recipe.pop(change["key"], None)
@@ -107,9 +119,15 @@ class RunReader:
     def _recent(self) -> tuple[dict[str, float], dict[str, float]]:
         """The last line of metrics, and one some lines before it."""
         with self.files.open(METRICS) as file:
-            lines = seek.read_backwards(file, seek.last_line_end(file)) if file is not None else iter(())
+            lines = (
+                seek.read_backwards(file, seek.last_line_end(file))
+                if file is not None
+                else iter(())
+            )
             records = (
-                numbers(seek.parse(line) or {}) for place, (_, line) in enumerate(lines) if not place % PACE_LINES
+                numbers(seek.parse(line) or {})
+                for place, (_, line) in enumerate(lines)
+                if not place % PACE_LINES
             )
             found = (record for record in records if "step" in record)
             return next(found, {}), next(found, {})
@@ -130,14 +148,30 @@ class RunReader:
     def update_details(self) -> None:
         signature = self._details_signature()
         self._read_evaluations()
-        name = next((each for each in MAIN if each.startswith(EVAL) and any(each in row for row in self._evals)), None)
+        name = next(
+            (
+                each
+                for each in MAIN
+                if each.startswith(EVAL) and any(each in row for row in self._evals)
+            ),
+            None,
+        )
         self._details, self._details_of = {"metric": name, **self._spark()}, signature
         if name is not None:
-            scored = [(int(row["step"]), row[name]) for row in self._evals if math.isfinite(row.get(name, math.nan))]
+            scored = [
+                (int(row["step"]), row[name])
+                for row in self._evals
+                if math.isfinite(row.get(name, math.nan))
+            ]
             records = self.files.records(CHANGES)
-            changes = [each for each in records if "key" in each and isinstance(each.get("step"), int)]
+            changes = [
+                each for each in records if "key" in each and isinstance(each.get("step"), int)
+            ]
             step, value = best_point(name, scored, changes, self.recipe())
-            self._details |= {"last": self.score(name, *scored[-1]), "best": self.score(name, int(step), value)}
+            self._details |= {
+                "last": self.score(name, *scored[-1]),
+                "best": self.score(name, int(step), value),
+            }
 
     def _spark(self) -> dict[str, Any]:
         with self.files.open(METRICS) as file:
@@ -145,7 +179,9 @@ class RunReader:
         for name in MAIN:
             # Of a few numbers in many lines: not worth parsing them.
             pattern = re.compile(rb'"%s":\s*(-?[0-9.eE+-]+)' % re.escape(name.encode()))
-            values = [float(f"{float(found[1]):.4g}") for line in lines if (found := pattern.search(line))]
+            values = [
+                float(f"{float(found[1]):.4g}") for line in lines if (found := pattern.search(line))
+            ]
             if len(values) > 1:
                 return {"spark": values, "spark_metric": name}
         return {"spark": [], "spark_metric": None}
@@ -154,7 +190,9 @@ class RunReader:
         """Lines with a held-out number are few: the others are passed over without being parsed."""
         with self.files.open(METRICS) as file:
             inode = 0 if file is None else self.files.signature(METRICS)[0][0]
-            if inode != self._eval_inode or (file is not None and seek.size_of(file) < self._eval_offset):
+            if inode != self._eval_inode or (
+                file is not None and seek.size_of(file) < self._eval_offset
+            ):
                 self._eval_inode, self._eval_offset, self._evals = inode, 0, []
             while file is not None:
                 lines, end = seek.read_lines_with(file, self._eval_offset, b'"eval/', 8 << 20)
@@ -181,7 +219,9 @@ class Library:
     def __init__(self, folders: Sequence[Path]) -> None:
         missing = [str(each) for each in folders if not each.is_dir()]
         if missing:
-            raise ValueError(f"{', '.join(missing)}: no such folder; give folders that hold runs, such as runs")
+            raise ValueError(
+                f"{', '.join(missing)}: no such folder; give folders that hold runs, such as runs"
+            )
         self._roots = [each.resolve() for each in folders]
         self._runs: dict[str, RunReader] = {}
         self._walked = -math.inf
@@ -192,7 +232,10 @@ class Library:
             if time.monotonic() - self._walked > SECONDS_BETWEEN_WALKS:
                 known = {run.files.path: run for run in self._runs.values()}
                 names = self._names()
-                self._runs = {name: known.get(path) or self._reader(name, path) for name, path in names.items()}
+                self._runs = {
+                    name: known.get(path) or self._reader(name, path)
+                    for name, path in names.items()
+                }
                 self._walked = time.monotonic()
             return self._runs
 
@@ -205,7 +248,11 @@ class Library:
         for root in self._roots:
             for path in find_runs(root):
                 inside = root.name if path == root else str(path.relative_to(root))
-                name = inside if len(self._roots) == 1 else str(Path(root.name) / path.relative_to(root))
+                name = (
+                    inside
+                    if len(self._roots) == 1
+                    else str(Path(root.name) / path.relative_to(root))
+                )
                 while found.get(name, path) != path:  # two folders of one name
                     name += "'"
                 found.setdefault(name, path)
@@ -214,7 +261,9 @@ class Library:
     def run(self, name: str) -> RunReader:
         run = self.runs().get(name)
         if run is None:
-            raise FileNotFoundError(f"there is no run {name!r} here; it may have been moved or deleted")
+            raise FileNotFoundError(
+                f"there is no run {name!r} here; it may have been moved or deleted"
+            )
         return run
 
     def lines(self, seconds: float) -> tuple[list[dict[str, Any]], int]:
@@ -231,13 +280,17 @@ class Library:
         return found, pending
 
 
-def answer_interval(answers: Sequence[dict[str, Any]], name: str, value: float) -> tuple[float, float] | None:
+def answer_interval(
+    answers: Sequence[dict[str, Any]], name: str, value: float
+) -> tuple[float, float] | None:
     """The 95% interval of a held-out mean over prompts: Wilson's for right and wrong, else by its standard error."""
     field = name.removeprefix(f"{EVAL}reward/")
     if not answers or not name.startswith(f"{EVAL}reward/"):
         return None
     values = [
-        {"correct": each.get("correct"), "mean": each.get("reward")}.get(field, (each.get("parts") or {}).get(field))
+        {"correct": each.get("correct"), "mean": each.get("reward")}.get(
+            field, (each.get("parts") or {}).get(field)
+        )
         for each in answers
     ]
     scored = [float(each) for each in values if isinstance(each, int | float)]
@@ -247,13 +300,19 @@ def answer_interval(answers: Sequence[dict[str, Any]], name: str, value: float) 
         count = len(scored) if len(scored) < len(values) else int(answers[0].get("of", len(scored)))
         return wilson(value * count, count)[1:3]
     mean = math.fsum(scored) / len(scored)
-    spread = math.sqrt(math.fsum((each - mean) ** 2 for each in scored) / max(len(scored) - 1, 1) / len(scored))
+    spread = math.sqrt(
+        math.fsum((each - mean) ** 2 for each in scored) / max(len(scored) - 1, 1) / len(scored)
+    )
     complete = len(answers) == answers[0].get("of") and len(scored) > 1
     return (value - NORMAL * spread, value + NORMAL * spread) if complete else None
 
 
-def _time_left(last: dict[str, float], earlier: dict[str, float], total: int | None) -> float | None:
+def _time_left(
+    last: dict[str, float], earlier: dict[str, float], total: int | None
+) -> float | None:
     """Seconds, by the pace between two lines."""
-    steps, seconds = (last.get(key, math.nan) - earlier.get(key, math.nan) for key in ("step", "timestamp"))
+    steps, seconds = (
+        last.get(key, math.nan) - earlier.get(key, math.nan) for key in ("step", "timestamp")
+    )
     known = total is not None and steps > 0 and math.isfinite(seconds)
     return max((total or 0) - last["step"], 0) * seconds / steps if known else None

@@ -46,14 +46,18 @@ class Columns:
     def add(self, line: bytes) -> None:
         values = seek.parse(line) or {}
         if not all(type(each) is float for each in values.values()):
-            values = numbers(values)  # whole numbers, words that stand for NaN, and what is no number
+            values = numbers(
+                values
+            )  # whole numbers, words that stand for NaN, and what is no number
         if "step" not in values:
             self.unreadable += 1
             return
         row, trained = len(self.steps), values.get(TOKENS, 0.0)
         self.steps.append(values.pop("step"))
         self.times.append(values.pop("timestamp", math.nan))
-        self.tokens.append((self.tokens[-1] if row else 0.0) + (trained if math.isfinite(trained) else 0.0))
+        self.tokens.append(
+            (self.tokens[-1] if row else 0.0) + (trained if math.isfinite(trained) else 0.0)
+        )
         for name, value in values.items():
             column = self.metrics.get(name)
             if column is None:

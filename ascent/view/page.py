@@ -28,7 +28,11 @@ GROUPS = list(dict.fromkeys(each.name.partition("/")[0] for each in REGISTRY))
 
 
 def view(
-    folders: Sequence[str | Path] = (), *, port: int = 8770, host: str = "127.0.0.1", say: Callable[[str], None] = print
+    folders: Sequence[str | Path] = (),
+    *,
+    port: int = 8770,
+    host: str = "127.0.0.1",
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve a page over run folders until interrupted: curves, rollouts, settings, warnings, live.
 
@@ -42,7 +46,9 @@ def view(
     library, token = Library([Path(each) for each in folders or ("runs",)]), make_token(host)
     app = page_app(library, host=host, token=token)
     with listen(host, port) as sock:
-        say(f"{len(library.runs())} runs at {link(host, sock.getsockname()[1], token)}  (Ctrl-C ends)")
+        say(
+            f"{len(library.runs())} runs at {link(host, sock.getsockname()[1], token)}  (Ctrl-C ends)"
+        )
         serve(app, sock)
 
 
@@ -52,7 +58,9 @@ def page_app(library: Library, *, host: str = "127.0.0.1", token: str | None = N
     def answer(function: Callable[[Request], Any]) -> Callable[[Request], Response]:
         return lambda request: as_json(function(request))
 
-    def of_run(function: Callable[[RunReader, Mapping[str, str]], Any]) -> Callable[[Request], Response]:
+    def of_run(
+        function: Callable[[RunReader, Mapping[str, str]], Any],
+    ) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             run = library.run(request.query_params.get("run", ""))
             with run.lock:
@@ -105,7 +113,9 @@ def _compare(library: Library, request: Request) -> dict[str, Any]:
         with run.lock:
             run.metrics.refresh()
     options = _curve_options(query)
-    curves = compare_curves(runs, query.getlist("name"), fold=query.get("fold") == "true", **options)
+    curves = compare_curves(
+        runs, query.getlist("name"), fold=query.get("fold") == "true", **options
+    )
     logged = dict.fromkeys(name for run in runs for name in run.metrics.columns.metrics)
     return {
         "settings": differing_settings(runs),
@@ -125,8 +135,13 @@ def describe_run(run: RunReader, query: Mapping[str, str]) -> dict[str, Any]:
     return {
         "line": run.line(),
         "scores": run.scores(),
-        "metrics": [{**describe_metric(name), "last": columns.last(name)} for name in columns.metrics],
-        "recipe": [{"key": key, "value": value, "origin": origins.get(key, "")} for key, value in run.recipe().items()],
+        "metrics": [
+            {**describe_metric(name), "last": columns.last(name)} for name in columns.metrics
+        ],
+        "recipe": [
+            {"key": key, "value": value, "origin": origins.get(key, "")}
+            for key, value in run.recipe().items()
+        ],
         "config": files.text(CONFIG),
         "environment": files.json(ENVIRONMENT) or [],
         "changes": files.records(CHANGES),
@@ -174,7 +189,9 @@ def read_curves(run: RunReader, query: Any) -> dict[str, Any]:
 def as_lists(curve: Curve, options: Mapping[str, Any]) -> dict[str, Any]:
     smoothed = smooth(curve, options["window"])
     found: dict[str, Any] = {"of": len(curve.y), "non_finite": curve.non_finite}
-    for key, each in {"": curve, "smooth_": smoothed}.items() if options["window"] > 1 else {"": curve}.items():
+    for key, each in (
+        {"": curve, "smooth_": smoothed}.items() if options["window"] > 1 else {"": curve}.items()
+    ):
         few = thin(each, options["points"])
         found |= {f"{key}x": few.x.tolist(), f"{key}y": few.y.tolist()}
     return found
@@ -200,7 +217,11 @@ def read_number(query: Mapping[str, str], name: str, default: int, low: int, hig
 
 def read_rollouts(run: RunReader, query: Mapping[str, str]) -> dict[str, Any]:
     """The samples of a step in groups of a prompt, or what a search over all steps finds."""
-    wanted = {"which": query.get("which", "all"), "order": query.get("order", ""), "text": query.get("text", "")}
+    wanted = {
+        "which": query.get("which", "all"),
+        "order": query.get("order", ""),
+        "text": query.get("text", ""),
+    }
     steps = rollouts.step_range(run)
     if query.get("everywhere") == "true":
         before = read_number(query, "before", 0, 0, 2**63) or None
@@ -220,7 +241,10 @@ def read_rollouts(run: RunReader, query: Mapping[str, str]) -> dict[str, Any]:
 
 def read_rollout(run: RunReader, query: Mapping[str, str]) -> dict[str, Any]:
     """One sample in full."""
-    step, number = read_number(query, "step", 0, 0, 2**63), read_number(query, "sample", 0, 0, 2**63)
+    step, number = (
+        read_number(query, "step", 0, 0, 2**63),
+        read_number(query, "sample", 0, 0, 2**63),
+    )
     for each in rollouts.samples_of(run, step).samples:
         if str(each.get("id")) == query.get("id") and each.get("sample") == number:
             return each

@@ -39,7 +39,9 @@ FILTERS: dict[str, Callable[[Sample], bool]] = {
     "all": lambda sample: True,
     "right": lambda sample: (correct(sample) or 0.0) >= 1,
     "wrong": lambda sample: correct(sample) is not None and (correct(sample) or 0.0) < 1,
-    "truncated": lambda sample: sample.get("stop") == "length" or sample.get("ended") in ("turns", "tokens", "cut"),
+    "truncated": lambda sample: (
+        sample.get("stop") == "length" or sample.get("ended") in ("turns", "tokens", "cut")
+    ),
     "unscored": lambda sample: sample.get("reward") is None,
 }
 ORDERS: dict[str, Callable[[Sample], float]] = {
@@ -67,7 +69,11 @@ def step_range(run: RunReader) -> tuple[int, int] | None:
         records = (seek.step_of(line) for line in seek.read_lines(file, 0, 1 << 16).lines)
         first = next((step for step in records if step is not None), None)
         last = seek.read_last(file)
-    return None if first is None or last is None or not isinstance(last.get("step"), int) else (first, last["step"])
+    return (
+        None
+        if first is None or last is None or not isinstance(last.get("step"), int)
+        else (first, last["step"])
+    )
 
 
 def samples_of(run: RunReader, step: int) -> Found:
@@ -79,12 +85,16 @@ def samples_of(run: RunReader, step: int) -> Found:
 def select(samples: Sequence[Sample], *, which: str, order: str, text: str) -> list[Sample]:
     """Filtered by outcome and text, then in an order; in the order of the file where none is named."""
     if which not in FILTERS or order not in ("", *ORDERS):
-        raise ValueError(f"filter {which!r}, order {order!r}: filters are {list(FILTERS)}, orders {list(ORDERS)}")
+        raise ValueError(
+            f"filter {which!r}, order {order!r}: filters are {list(FILTERS)}, orders {list(ORDERS)}"
+        )
     found = [each for each in samples if FILTERS[which](each) and _has(each, text)]
     return sorted(found, key=ORDERS[order], reverse=True) if order else found
 
 
-def search(run: RunReader, *, which: str, order: str, text: str, before: int | None = None) -> Found:
+def search(
+    run: RunReader, *, which: str, order: str, text: str, before: int | None = None
+) -> Found:
     """Search all steps, the latest first, for SEARCH_SECONDS; `before` continues an earlier search."""
     hits: list[Sample] = []
     unreadable, steps = 0, list[int]()
@@ -92,7 +102,9 @@ def search(run: RunReader, *, which: str, order: str, text: str, before: int | N
     with run.files.open(SAMPLES) as file:
         if file is None:
             return Found([], 0)
-        start = seek.last_line_end(file) if before is None else min(before, seek.last_line_end(file))
+        start = (
+            seek.last_line_end(file) if before is None else min(before, seek.last_line_end(file))
+        )
         reached = start
         for offset, line in seek.read_backwards(file, start):
             reached, record = offset, seek.parse(line)
@@ -111,7 +123,9 @@ def in_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Samples of one prompt together, in the order of the file."""
     groups: dict[tuple[Any, str], list[Sample]] = {}
     for each in samples:
-        groups.setdefault((each.get("step"), str(each.get("id", each.get("prompt")))), []).append(each)
+        groups.setdefault((each.get("step"), str(each.get("id", each.get("prompt")))), []).append(
+            each
+        )
     return [
         {"step": step, "id": name, "prompt": str(group[0].get("prompt", "")), "samples": group}
         for (step, name), group in groups.items()
@@ -123,24 +137,37 @@ def shorten(sample: Sample) -> Sample:
     count, text = len(_sequence(sample.get("tokens"))), str(sample.get("completion", ""))
     if count <= MAX_TOKENS and len(text) <= MAX_CHARACTERS:
         return sample
-    lists = {name: sample[name][:MAX_TOKENS] for name in PER_TOKEN if isinstance(sample.get(name), list)}
-    return {**sample, **lists, "completion": text[:MAX_CHARACTERS], "cut": {"tokens": count, "characters": len(text)}}
+    lists = {
+        name: sample[name][:MAX_TOKENS] for name in PER_TOKEN if isinstance(sample.get(name), list)
+    }
+    return {
+        **sample,
+        **lists,
+        "completion": text[:MAX_CHARACTERS],
+        "cut": {"tokens": count, "characters": len(text)},
+    }
 
 
 def heldout_prompts(run: RunReader) -> dict[str, Any]:
     """Every held-out prompt with its first and its last answer, and the steps of the evaluations between."""
     steps = evaluation_steps(run)
     first, last = (
-        {each.get("place"): each for each in run.answers(step)} for step in ((steps[0], steps[-1]) if steps else (0, 0))
+        {each.get("place"): each for each in run.answers(step)}
+        for step in ((steps[0], steps[-1]) if steps else (0, 0))
     )
-    first = {place: each for place, each in first.items() if _same_prompt(each, last.get(place, {}))}
+    first = {
+        place: each for place, each in first.items() if _same_prompt(each, last.get(place, {}))
+    }
     prompts = [
         {
-            "place": place, "prompt": answer.get("prompt", ""), "before": correct(first.get(place, {})),
-            "after": correct(answer), "changed": first.get(place, answer).get("completion") != answer.get("completion"),
+            "place": place,
+            "prompt": answer.get("prompt", ""),
+            "before": correct(first.get(place, {})),
+            "after": correct(answer),
+            "changed": first.get(place, answer).get("completion") != answer.get("completion"),
         }
         for place, answer in last.items()
-    ]  # fmt: skip
+    ]
     return {"steps": steps, "prompts": prompts}
 
 
@@ -164,7 +191,9 @@ def evaluation_steps(run: RunReader) -> list[int]:
     with run.files.open(ANSWERS) as file:
         while file is not None:
             file.seek(seek.find_step(file, steps[-1] + 1 if steps else 0))
-            step = next((found for found in map(seek.step_of, _lines(file)) if found is not None), None)
+            step = next(
+                (found for found in map(seek.step_of, _lines(file)) if found is not None), None
+            )
             if step is None or (steps and step <= steps[-1]):
                 break
             steps.append(step)
@@ -177,7 +206,9 @@ def _lines(file: Any) -> Iterator[bytes]:
 
 def _has(sample: Mapping[str, Any], text: str) -> bool:
     wanted = text.casefold()
-    return not wanted or any(wanted in str(sample.get(name, "")).casefold() for name in ("completion", "prompt"))
+    return not wanted or any(
+        wanted in str(sample.get(name, "")).casefold() for name in ("completion", "prompt")
+    )
 
 
 def _sequence(value: Any) -> Sequence[Any]:

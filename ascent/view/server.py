@@ -43,7 +43,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def make_app(routes: Sequence[BaseRoute], *, host: str = "127.0.0.1", token: str | None = None) -> Starlette:
+def make_app(
+    routes: Sequence[BaseRoute], *, host: str = "127.0.0.1", token: str | None = None
+) -> Starlette:
     """The application of a page: its routes, the files in static/, and the guard in front of both.
 
     A ValueError or FileNotFoundError of a route is the user's: its text is the response, with status 400 or 404.
@@ -64,7 +66,9 @@ class Guard:
     """Refuses requests for another host name (DNS rebinding), without the token, and writes from another page; adds
     the security headers to every response."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], host: str, token: str | None) -> None:
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], host: str, token: str | None
+    ) -> None:
         self._app, self._host, self._token = app, host, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,22 +95,35 @@ class Guard:
             if given is not None and self._matches(given):
                 return self._set_cookie(scope)
             if not self._matches(cookie_parser(headers.get("cookie", "")).get(_cookie(scope), "")):
-                return PlainTextResponse("open the link that the command printed: it has the token of this page", 403)
-        if scope["method"] not in ("GET", "HEAD") and urlsplit(headers.get("origin", "")).netloc != headers["host"]:
+                return PlainTextResponse(
+                    "open the link that the command printed: it has the token of this page", 403
+                )
+        if (
+            scope["method"] not in ("GET", "HEAD")
+            and urlsplit(headers.get("origin", "")).netloc != headers["host"]
+        ):
             return PlainTextResponse("a change must come from this page itself", 403)
         return None
 
     def _is_own_host(self, name: str) -> bool:
         """Whether a Host header names the address that was chosen. The token guards an address that means any."""
         host = urlsplit(f"//{name}").hostname or ""
-        return host == self._host or (is_loopback(host) if is_loopback(self._host) else self._token is not None)
+        return host == self._host or (
+            is_loopback(host) if is_loopback(self._host) else self._token is not None
+        )
 
     def _matches(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
     def _set_cookie(self, scope: Scope) -> Response:
-        query = [(name, value) for name, value in parse_qsl(scope["query_string"].decode()) if name != "token"]
-        answer = RedirectResponse(URL(scope=scope).path + (f"?{urlencode(query)}" if query else ""), 303)
+        query = [
+            (name, value)
+            for name, value in parse_qsl(scope["query_string"].decode())
+            if name != "token"
+        ]
+        answer = RedirectResponse(
+            URL(scope=scope).path + (f"?{urlencode(query)}" if query else ""), 303
+        )
         answer.set_cookie(_cookie(scope), self._token or "", httponly=True, samesite="strict")
         return answer
 
@@ -116,7 +133,9 @@ def serve(app: Starlette, sock: socket.socket) -> None:
     import uvicorn
 
     # No access log: it would hold the token.
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
     uvicorn.Server(config).run(sockets=[sock])
 
 
@@ -138,7 +157,13 @@ def make_token(host: str) -> str | None:
 
 def link(host: str, port: int, token: str | None) -> str:
     """The address to open. An address that means every interface is named by the machine's name."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    name = (
+        socket.gethostname()
+        if host in ("0.0.0.0", "::", "")
+        else f"[{host}]"
+        if ":" in host
+        else host
+    )
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
@@ -157,7 +182,11 @@ def _static_routes() -> list[Route]:
     """The files of the pages and of the charts. They are few and small: a browser that opens a page gets them from
     memory, and no other name below /static leads to a file."""
     charts = chart_folder()
-    own = [_file_route(f"/static/{path.name}", path) for path in sorted(STATIC.iterdir()) if path.is_file()]
+    own = [
+        _file_route(f"/static/{path.name}", path)
+        for path in sorted(STATIC.iterdir())
+        if path.is_file()
+    ]
     return [*own, *(_file_route(f"/static/charts/{name}", charts / name) for name in CHARTS)]
 
 

@@ -27,8 +27,16 @@ CODE = (
     ("returns the sum of the list x plus {a}", "xs", "sum(x) + {a}"),
     ("returns the length of the list x plus {a}", "xs", "len(x) + {a}"),
     ("returns the list x with {a} added to every element", "xs", "[each + {a} for each in x]"),
-    ("returns the elements of the list x that are smaller than {a}", "xs", "[each for each in x if each < {a}]"),
-    ("returns the elements of the list x that are divisible by {a}", "xs", "[each for each in x if each % {a} == 0]"),
+    (
+        "returns the elements of the list x that are smaller than {a}",
+        "xs",
+        "[each for each in x if each < {a}]",
+    ),
+    (
+        "returns the elements of the list x that are divisible by {a}",
+        "xs",
+        "[each for each in x if each % {a} == 0]",
+    ),
     ("returns the list x in reverse order, with {a} at its end", "xs", "x[::-1] + [{a}]"),
     ("returns the first {a} elements of the list x", "xs", "x[:{a}]"),
     ("returns how often {a} occurs in the list x", "xs", "x.count({a})"),
@@ -55,24 +63,38 @@ def prepare(study: Study) -> None:
     settings, folder = study.settings, study.work / "data"
     if (folder / "done").exists():
         return
-    train = ascent.load_data(f"gsm8k:{study.data / 'train.parquet'}", "prompts")[: settings.train_rows]
+    train = ascent.load_data(f"gsm8k:{study.data / 'train.parquet'}", "prompts")[
+        : settings.train_rows
+    ]
     test = ascent.load_data(f"gsm8k:{study.data / 'test.parquet'}", "prompts")[: settings.test_rows]
     write_rows(folder / "test.jsonl", map(_question, test))
-    examples = [{"messages": [*_question(each)["prompt"], _answer(each.info["solution"])]} for each in train]
+    examples = [
+        {"messages": [*_question(each)["prompt"], _answer(each.info["solution"])]} for each in train
+    ]
     write_rows(folder / "sft.jsonl", _shuffled(examples, 0, settings.sft_epochs))
     for seed in (0, *SEEDS):
-        write_rows(folder / f"prompts-{seed}.jsonl", _shuffled(list(map(_question, train)), seed, 1))
+        write_rows(
+            folder / f"prompts-{seed}.jsonl", _shuffled(list(map(_question, train)), seed, 1)
+        )
     questions = _shuffled(list(map(_question, train)), 0, 1)
     write_rows(folder / "pilot.jsonl", questions[-settings.pilot_questions :])
-    solved = ascent.load_data(f"gsm8k_calculator:{study.data / 'train.parquet'}", "examples")[: settings.train_rows]
-    called = [{"messages": [{"role": one.role, "content": one.content} for one in each.messages]} for each in solved]
+    solved = ascent.load_data(f"gsm8k_calculator:{study.data / 'train.parquet'}", "examples")[
+        : settings.train_rows
+    ]
+    called = [
+        {"messages": [{"role": one.role, "content": one.content} for one in each.messages]}
+        for each in solved
+    ]
     write_rows(folder / "tools.jsonl", _shuffled(called, 0, settings.sft_epochs))
     prepare_code(study, folder)
     (folder / "done").touch()
 
 
 def _question(prompt: ascent.Prompt) -> dict[str, Any]:
-    return {"prompt": [{"role": "user", "content": prompt.messages[-1].content}], "answer": prompt.answer}
+    return {
+        "prompt": [{"role": "user", "content": prompt.messages[-1].content}],
+        "answer": prompt.answer,
+    }
 
 
 def _answer(text: str) -> dict[str, str]:
@@ -107,9 +129,14 @@ def _function(rng: random.Random, kind: tuple[str, str, str], number: int) -> di
     text, source = words.format(**numbers), body.format(**numbers)
     results: list[Any] = []
     while len(set(map(repr, results))) < 2:
-        inputs = [_value(rng, number) if argument == "x" else _values(rng, number) for _ in range(5)]
+        inputs = [
+            _value(rng, number) if argument == "x" else _values(rng, number) for _ in range(5)
+        ]
         results = [eval(source, {"x": each}) for each in inputs]
-    tests = [f"assert solve({each!r}) == {result!r}" for each, result in zip(inputs, results, strict=True)]
+    tests = [
+        f"assert solve({each!r}) == {result!r}"
+        for each, result in zip(inputs, results, strict=True)
+    ]
     question = f"Write a Python function solve(x) that {text}. Answer with the code only, in a ```python block."
     return {"prompt": [{"role": "user", "content": question}], "answer": source, "tests": tests}
 

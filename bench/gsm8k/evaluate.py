@@ -22,10 +22,15 @@ def peak_gb() -> float:
 class Evaluator:
     """One engine for any number of weights: `load` copies them into the modules that it runs."""
 
-    def __init__(self, study: Study, model: Path, data: str = "test.jsonl", dtype: str | None = None) -> None:
+    def __init__(
+        self, study: Study, model: Path, data: str = "test.jsonl", dtype: str | None = None
+    ) -> None:
         settings = study.settings
         rows = [json.loads(line) for line in (study.work / "data" / data).read_text().splitlines()]
-        self.prompts, self.answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
+        self.prompts, self.answers = (
+            [row["prompt"] for row in rows],
+            [row["answer"] for row in rows],
+        )
         self.samples = settings.samples
         dtype = dtype or settings.dtype
         self.policy = ascent.Policy(str(model), dtype=dtype, max_new_tokens=settings.max_new_tokens)
@@ -42,15 +47,24 @@ class Evaluator:
     def scores(self, samples: int, **options: Any) -> list[float]:
         """The mean of every question's samples."""
         drawn = self.policy.sample(self.prompts, n=samples, **options)
-        found = [is_correct(each.text, self.answers[place // samples]) for place, each in enumerate(drawn)]
+        found = [
+            is_correct(each.text, self.answers[place // samples])
+            for place, each in enumerate(drawn)
+        ]
         self.drawn = drawn
         return [sum(found[i : i + samples]) / samples for i in range(0, len(found), samples)]
 
     def test(self) -> dict[str, Any]:
         """greedy and mean@k, each with a 95% interval over questions."""
-        found = {"greedy": self.scores(1, greedy=True), f"mean@{self.samples}": self.scores(self.samples)}
+        found = {
+            "greedy": self.scores(1, greedy=True),
+            f"mean@{self.samples}": self.scores(self.samples),
+        }
         estimates = {name: estimate(each, seed=0) for name, each in found.items()}
-        shown = {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in estimates.items()}
+        shown = {
+            name: {"value": each.value, "low": each.low, "high": each.high}
+            for name, each in estimates.items()
+        }
         truncated = sum(each.truncated for each in self.drawn) / len(self.drawn)
         tokens = sum(each.length for each in self.drawn) / len(self.drawn)
         return {**shown, "questions": len(self.prompts), "truncated": truncated, "tokens": tokens}
@@ -70,8 +84,12 @@ def test_points(study: Study, stage: str, seed: int | None) -> list[dict[str, An
     for dtype in ("bfloat16", "float32"):
         done = [each["step"] for each in found if each["dtype"] == dtype]
         if len(done) < len(folders):
-            evaluator = Evaluator(study, study.model, dtype=dtype)  # TRL's models have no tokenizer beside them
-        last_first = sorted(enumerate(folders), key=lambda each: int(each[1].name) != study.settings.trl_steps)
+            evaluator = Evaluator(
+                study, study.model, dtype=dtype
+            )  # TRL's models have no tokenizer beside them
+        last_first = sorted(
+            enumerate(folders), key=lambda each: int(each[1].name) != study.settings.trl_steps
+        )
         for place, folder in last_first:
             if int(folder.name) not in done:
                 evaluator.load(load_file(folder / "model.safetensors"))

@@ -26,19 +26,37 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "rloo": {"cells.reward_shaping.kl_penalty": False, "cells.kl_controller": False},
     "dapo": {"rollouts.dynamic_sampling_tries": 0},
     "ppo": {
-        "model.critic": "separate", "cells.reward_shaping.kl_penalty": False,
-        "cells.reward_shaping.eos_replace": False, "cells.kl_controller": False,
+        "model.critic": "separate",
+        "cells.reward_shaping.kl_penalty": False,
+        "cells.reward_shaping.eos_replace": False,
+        "cells.kl_controller": False,
     },
-}  # fmt: skip
+}
 # Of a step's metrics. The parts of the verifier are the truth where a reward model gives the score.
-KEPT = {"step", "loss/total", "reward/mean", "tokens/trained", "completion/length_mean", "policy/entropy",
-        "optim/grad_norm", "policy/ref_kl", "policy/ref_kl_k1", "critic/explained_variance",
-        *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief"))}  # fmt: skip
-LAM1, SLOW = {"cells.advantage.lam": 1.0}, {"update.learning_rate": LOW_RATE, "run.save_every": 10**6}
+KEPT = {
+    "step",
+    "loss/total",
+    "reward/mean",
+    "tokens/trained",
+    "completion/length_mean",
+    "policy/entropy",
+    "optim/grad_norm",
+    "policy/ref_kl",
+    "policy/ref_kl_k1",
+    "critic/explained_variance",
+    *(f"reward/verifier/{part}" for part in ("correct", "facts", "faithful", "brief")),
+}
+LAM1, SLOW = (
+    {"cells.advantage.lam": 1.0},
+    {"update.learning_rate": LOW_RATE, "run.save_every": 10**6},
+)
 OTHER_NUMBERS: Mapping[str, Mapping[str, Any]] = {
-    "ppo_lam1": LAM1, "grpo_low_rate": SLOW, "rloo_low_rate": SLOW, "dapo_low_rate": SLOW,
+    "ppo_lam1": LAM1,
+    "grpo_low_rate": SLOW,
+    "rloo_low_rate": SLOW,
+    "dapo_low_rate": SLOW,
     "ppo_lam1_low_rate": LAM1 | SLOW,
-}  # fmt: skip
+}
 
 
 def train(recipe: Mapping[str, Any], folder: Path) -> Run:
@@ -57,25 +75,45 @@ def common(study: Study) -> dict[str, Any]:
 def sft_recipe(study: Study, data: Path | str, model: Path, steps: int) -> dict[str, Any]:
     settings = study.settings
     return {
-        **common(study), "algorithm": "sft", "model.policy": str(model), "data.train": str(data),
-        "data.batch_size": settings.sft_batch, "data.max_tokens": settings.max_tokens,
+        **common(study),
+        "algorithm": "sft",
+        "model.policy": str(model),
+        "data.train": str(data),
+        "data.batch_size": settings.sft_batch,
+        "data.max_tokens": settings.max_tokens,
         "update.learning_rate": settings.sft_learning_rate,
-        "update.schedule": "linear", "run.steps": steps,
-    }  # fmt: skip
+        "update.schedule": "linear",
+        "run.steps": steps,
+    }
 
 
 def rl_recipe(
-    study: Study, algorithm: str, seed: int, model: Path, data: Path, steps: int, learning_rate: float
+    study: Study,
+    algorithm: str,
+    seed: int,
+    model: Path,
+    data: Path,
+    steps: int,
+    learning_rate: float,
 ) -> dict[str, Any]:
     """`data` are the prompts; what scores them and what is held out is the caller's."""
     settings = study.settings
     return {
-        **common(study), "algorithm": algorithm, "seed": seed, "model.policy": str(model), "data.train": str(data),
-        "rollouts.group_size": settings.group, "rollouts.prompts_per_step": settings.prompts,
-        "rollouts.max_new_tokens": settings.max_new_tokens, "rollouts.temperature": 1.0, "update.epochs": 1,
-        "update.minibatches": 1, "update.learning_rate": learning_rate, "run.steps": steps,
+        **common(study),
+        "algorithm": algorithm,
+        "seed": seed,
+        "model.policy": str(model),
+        "data.train": str(data),
+        "rollouts.group_size": settings.group,
+        "rollouts.prompts_per_step": settings.prompts,
+        "rollouts.max_new_tokens": settings.max_new_tokens,
+        "rollouts.temperature": 1.0,
+        "update.epochs": 1,
+        "update.minibatches": 1,
+        "update.learning_rate": learning_rate,
+        "run.steps": steps,
         **ROWS.get(algorithm, {}),
-    }  # fmt: skip
+    }
 
 
 def keep(study: Study, stage: str, seed: int | None, folder: Path) -> None:
@@ -87,7 +125,9 @@ def keep(study: Study, stage: str, seed: int | None, folder: Path) -> None:
     for checkpoint in (folder / "checkpoints").iterdir():
         weights = float32_weights(checkpoint)
         shutil.move(checkpoint / "model", target / checkpoint.name)
-        save_file(weights, target / checkpoint.name / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            weights, target / checkpoint.name / "model.safetensors", metadata={"format": "pt"}
+        )
     shutil.rmtree(folder)
 
 
@@ -105,7 +145,10 @@ def float32_weights(checkpoint: Path) -> dict[str, Tensor]:
 def sft(study: Study) -> dict[str, Any]:
     """Leaves the model that RL and DPO start from."""
     folder = study.folder("sft")
-    run = train(sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps), folder)
+    run = train(
+        sft_recipe(study, study.work / "data/sft.jsonl", study.model, study.settings.sft_steps),
+        folder,
+    )
     for target in (study.sft, study.sft_bfloat16):
         shutil.rmtree(target, ignore_errors=True)
     ascent.export(folder, study.sft_bfloat16)
@@ -128,14 +171,23 @@ def pilot(study: Study, place: int) -> dict[str, Any]:
     return {**found, **curve(run)}
 
 
-def gsm8k_recipe(study: Study, algorithm: str, seed: int, learning_rate: float, steps: int) -> dict[str, Any]:
+def gsm8k_recipe(
+    study: Study, algorithm: str, seed: int, learning_rate: float, steps: int
+) -> dict[str, Any]:
     settings = study.settings
     prompts = study.work / f"data/prompts-{seed}.jsonl"
     recipe = rl_recipe(study, algorithm, seed, study.sft, prompts, steps, learning_rate)
-    recipe |= {"rewards": [{"use": REWARD}], "run.save_every": settings.save_every, "run.keep": steps}
+    recipe |= {
+        "rewards": [{"use": REWARD}],
+        "run.save_every": settings.save_every,
+        "run.keep": steps,
+    }
     if algorithm == "dapo":
         cache = max(1, settings.max_new_tokens // 6)
-        recipe["cells.reward_shaping.soft_overlong"] = {"max_length": settings.max_new_tokens, "cache": cache}
+        recipe["cells.reward_shaping.soft_overlong"] = {
+            "max_length": settings.max_new_tokens,
+            "cache": cache,
+        }
         recipe["update.tokens_per_microbatch"] = 16384
     if algorithm == "ppo":
         recipe["update.critic_learning_rate"] = settings.critic_learning_rate
@@ -146,7 +198,9 @@ def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
     """Trained; rows that are not compared with TRL's are tested at once."""
     folder, algorithm = study.folder(stage, seed), VARIANTS.get(stage, stage)
     recipe = gsm8k_recipe(study, algorithm, seed, study.learning_rate, study.settings.steps)
-    if stage != "grpo":  # models of earlier steps are not tested, and a checkpoint of PPO has gigabytes
+    if (
+        stage != "grpo"
+    ):  # models of earlier steps are not tested, and a checkpoint of PPO has gigabytes
         recipe["run.save_every"] = study.settings.trl_steps
     found = curve(train(recipe | OTHER_NUMBERS.get(stage, {}), folder))
     keep(study, stage, seed, folder)
@@ -156,12 +210,17 @@ def rl(study: Study, stage: str, seed: int) -> dict[str, Any]:
 def dpo_recipe(study: Study, cell: int) -> dict[str, Any]:
     settings = study.settings
     return {
-        **common(study), "algorithm": "dpo", "model.policy": str(study.dpo_start(cell)),
+        **common(study),
+        "algorithm": "dpo",
+        "model.policy": str(study.dpo_start(cell)),
         "model.dtype": DPO_CELLS[cell][0],
         "data.train": str(study.work / "data/pairs.jsonl"),
-        "data.batch_size": settings.dpo_batch, "data.max_tokens": settings.max_tokens,
-        "cells.loss.beta": settings.dpo_beta, "update.learning_rate": settings.dpo_learning_rate, "data.epochs": 1,
-    }  # fmt: skip
+        "data.batch_size": settings.dpo_batch,
+        "data.max_tokens": settings.max_tokens,
+        "cells.loss.beta": settings.dpo_beta,
+        "update.learning_rate": settings.dpo_learning_rate,
+        "data.epochs": 1,
+    }
 
 
 def dpo(study: Study, cell: int) -> dict[str, Any]:
@@ -180,8 +239,16 @@ def curve(run: Run) -> dict[str, Any]:
     for row in run.metrics:
         if "time/step" in row:
             seconds += row["time/step"] + row.get("time/log", 0.0)
-            steps.append({key: value for key, value in row.items() if key in KEPT} | {"seconds": seconds})
+            steps.append(
+                {key: value for key, value in row.items() if key in KEPT} | {"seconds": seconds}
+            )
         evals = {key: value for key, value in row.items() if key.startswith("eval/reward/")}
         if evals:
             points.append({"step": row["step"], "seconds": seconds, **evals})
-    return {"steps": steps, "evaluations": points, "seconds": seconds, "peak_gb": peak_gb(), "written": time.time()}
+    return {
+        "steps": steps,
+        "evaluations": points,
+        "seconds": seconds,
+        "peak_gb": peak_gb(),
+        "written": time.time(),
+    }

@@ -18,18 +18,25 @@ def pairs(study: Study) -> dict[str, Any]:
     settings = study.settings
     lines = (study.work / "data/prompts-1.jsonl").read_text().splitlines()[: settings.dpo_prompts]
     rows = [json.loads(line) for line in lines]
-    policy = ascent.Policy(str(study.sft), dtype=settings.dtype, max_new_tokens=settings.max_new_tokens, seed=1)
+    policy = ascent.Policy(
+        str(study.sft), dtype=settings.dtype, max_new_tokens=settings.max_new_tokens, seed=1
+    )
     rollouts = policy.sample([row["prompt"] for row in rows], n=settings.dpo_samples)
     found = []
     for place, row in enumerate(rows):
-        texts = [each.text for each in rollouts[place * settings.dpo_samples : (place + 1) * settings.dpo_samples]]
+        texts = [
+            each.text
+            for each in rollouts[place * settings.dpo_samples : (place + 1) * settings.dpo_samples]
+        ]
         right = [text for text in texts if is_correct(text, row["answer"])]
         wrong = [text for text in texts if not is_correct(text, row["answer"])]
         if settings.dtype == "float32" and not right:  # the trial's model is never right
             right = [f"#### {row['answer']}"]
         if right and wrong:
             answers = {"chosen": right[0], "rejected": wrong[0]}
-            made = {name: [{"role": "assistant", "content": text}] for name, text in answers.items()}
+            made = {
+                name: [{"role": "assistant", "content": text}] for name, text in answers.items()
+            }
             found.append({"prompt": row["prompt"], **made})
     whole = len(found) // settings.dpo_batch * settings.dpo_batch
     write_rows(study.work / "data/pairs.jsonl", found[:whole])

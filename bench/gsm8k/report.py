@@ -30,7 +30,9 @@ def gather(out: Path, part: str = "results") -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--alone", type=Path)
     parser.add_argument("--write", action="store_true")
@@ -46,7 +48,11 @@ def main() -> None:
         record = {"study": "gsm8k", "date": today, "command": command, **result}
         path = ROOT / "bench/results" / f"{today}-gsm8k.json"
         path.write_text(json.dumps({**record, "results": found, "alone": alone}, indent=1) + "\n")
-    plot(found, alone, ROOT / "docs/results" if given.write else given.out.parent if repeated else given.out)
+    plot(
+        found,
+        alone,
+        ROOT / "docs/results" if given.write else given.out.parent if repeated else given.out,
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,19 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from settings import CELLS, NEEDS, PHASES, RL, SEEDED, SEEDS, SIDE_BY_SIDE, TINY, VARIANTS, Settings, Study
+from settings import (
+    CELLS,
+    NEEDS,
+    PHASES,
+    RL,
+    SEEDED,
+    SEEDS,
+    SIDE_BY_SIDE,
+    TINY,
+    VARIANTS,
+    Settings,
+    Study,
+)
 
 STAGES = [stage for phase in PHASES for stage in phase]
 FIRST_GUESS = 60.0  # seconds of a stage of which none has run
@@ -44,7 +56,10 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
     elif stage.startswith("test_"):
         from evaluate import peak_gb, test_points
 
-        found = {"points": test_points(study, stage.removeprefix("test_"), seed), "peak_gb": peak_gb()}
+        found = {
+            "points": test_points(study, stage.removeprefix("test_"), seed),
+            "peak_gb": peak_gb(),
+        }
     else:
         import extras
         import ours
@@ -57,7 +72,9 @@ def run_stage(study: Study, stage: str, seed: int | None) -> None:
         own = getattr(module, stage.removeprefix("trl_"))
         found = own(study) if seed is None else own(study, seed)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    study.write(stage, seed, {"gpu": gpu, "torch": torch.__version__, "wall": time.time() - start, **found})
+    study.write(
+        stage, seed, {"gpu": gpu, "torch": torch.__version__, "wall": time.time() - start, **found}
+    )
 
 
 def work(phase: tuple[str, ...], seeds: list[int]) -> list[tuple[str, int | None]]:
@@ -79,7 +96,11 @@ def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
     name, began = study.name(stage, seed), time.time()
     if study.result(stage, seed).exists():
         return 0
-    first = study.result(NEEDS[stage]) if stage in NEEDS else study.result(stage.removeprefix("test_"), seed)
+    first = (
+        study.result(NEEDS[stage])
+        if stage in NEEDS
+        else study.result(stage.removeprefix("test_"), seed)
+    )
     waits = first != study.result(stage, seed) and not first.exists()
     if waits or began + expected_seconds(study, stage) > until:
         print(name, "left for the next call", flush=True)
@@ -88,18 +109,32 @@ def run_apart(study: Study, until: float, stage: str, seed: int | None) -> int:
     words += [] if seed is None else ["--seed", str(seed)]
     with (study.out / f"{name}.log").open("w") as log:
         status = subprocess.run(words, stdout=log, stderr=log, check=False).returncode
-    print(name, f"{time.time() - began:.0f} s", "" if not status else f"failed: {study.out / name}.log", flush=True)
+    print(
+        name,
+        f"{time.time() - began:.0f} s",
+        "" if not status else f"failed: {study.out / name}.log",
+        flush=True,
+    )
     return status
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("model", "data", "work", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no stage starts after this many")
-    parser.add_argument("--jobs", type=int, default=1, help="stages at a time, of those not timed; up to 17 GiB each")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="no stage starts after this many"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="stages at a time, of those not timed; up to 17 GiB each",
+    )
     parser.add_argument("--tiny", action="store_true", help="a trial on a CPU")
     parser.add_argument("--stage", help="this stage in this process")
     parser.add_argument("--seed", type=int)
@@ -110,7 +145,9 @@ def main() -> None:
     unknown = set(stages) - set(STAGES)
     if unknown:
         parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
-    study = Study(given.model, given.data, given.work, given.out, TINY if given.tiny else Settings())
+    study = Study(
+        given.model, given.data, given.work, given.out, TINY if given.tiny else Settings()
+    )
     if given.stage:
         run_stage(study, given.stage, given.seed)
         return

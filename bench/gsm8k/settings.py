@@ -56,17 +56,35 @@ RL = ("grpo", "dapo", "ppo", "rloo")
 LOW_RATE = 1e-5
 # Stages with other numbers than their row's.
 VARIANTS = {
-    "ppo_lam1": "ppo", "ppo_lam1_low_rate": "ppo", "grpo_low_rate": "grpo", "rloo_low_rate": "rloo",
+    "ppo_lam1": "ppo",
+    "ppo_lam1_low_rate": "ppo",
+    "grpo_low_rate": "grpo",
+    "rloo_low_rate": "rloo",
     "dapo_low_rate": "dapo",
-}  # fmt: skip
+}
 # In order; the stages of the second and the last phase run side by side, and their seconds say nothing.
 PHASES = (
     ("sft", "trl_sft"),
     ("pilot",),
     ("grpo", "trl_grpo"),
-    ("pairs", "test_sft", "test_grpo", "test_trl_grpo", "rloo", "ppo", "dapo", "dpo", "trl_dpo", "tools", "digest",
-     "digest_ppo", "code", "test_trl_sft", *VARIANTS),
-)  # fmt: skip
+    (
+        "pairs",
+        "test_sft",
+        "test_grpo",
+        "test_trl_grpo",
+        "rloo",
+        "ppo",
+        "dapo",
+        "dpo",
+        "trl_dpo",
+        "tools",
+        "digest",
+        "digest_ppo",
+        "code",
+        "test_trl_sft",
+        *VARIANTS,
+    ),
+)
 SIDE_BY_SIDE = (*PHASES[1], *PHASES[3])
 NEEDS = {"dpo": "pairs", "trl_dpo": "pairs", "digest_ppo": "digest"}
 SEEDED = (*RL, *VARIANTS, "trl_grpo")  # once for every seed
@@ -75,18 +93,26 @@ LEARNING_RATES = (1e-5, 3e-5, 1e-4)  # of the pilot
 # The pairs of the reward model, many or few, the coefficient of KL in the reward, and what else is changed. Remedies
 # were added when PPO had learned not to end in its first steps on the reward model from few pairs.
 REMEDIES: tuple[dict[str, float | str], ...] = (
-    {"update.critic_warmup_steps": 10}, {"model.critic_from": "sft"}, {"cells.advantage.lam": 1.0},
-)  # fmt: skip
+    {"update.critic_warmup_steps": 10},
+    {"model.critic_from": "sft"},
+    {"cells.advantage.lam": 1.0},
+)
 DIGEST_CELLS: tuple[tuple[str, float, dict[str, float | str]], ...] = (
-    ("many", 0.1, {}), ("many", 0.0, {}), ("few", 0.1, {}), ("few", 0.0, {}),
+    ("many", 0.1, {}),
+    ("many", 0.0, {}),
+    ("few", 0.1, {}),
+    ("few", 0.0, {}),
     *(("few", 0.1, each) for each in REMEDIES),
     *(("few", 0.1, {**each, "seed": 2}) for each in ({}, *REMEDIES)),
-)  # fmt: skip
+)
 # The dtype of the weights, and where the float32 ones start: at the bfloat16 files of SFT's model, or at its masters.
 DPO_CELLS = (("bfloat16", "files"), ("float32", "files"), ("bfloat16", "masters"))
 CELLS = {  # stages with a number in place of a seed
-    "pilot": len(LEARNING_RATES), "digest_ppo": len(DIGEST_CELLS), "dpo": len(DPO_CELLS), "trl_dpo": len(DPO_CELLS),
-}  # fmt: skip
+    "pilot": len(LEARNING_RATES),
+    "digest_ppo": len(DIGEST_CELLS),
+    "dpo": len(DPO_CELLS),
+    "trl_dpo": len(DPO_CELLS),
+}
 
 
 @dataclass(frozen=True)
@@ -134,11 +160,33 @@ class Settings:
 
 
 TINY = replace(
-    Settings(), train_rows=16, test_rows=4, samples=2, sft_epochs=1, sft_batch=4, steps=2, trl_steps=2, extra_steps=1,
-    save_every=1, pilot_questions=4, pilot_samples=2, prompts=2, group=2, max_new_tokens=8, trl_rows=2, dpo_prompts=4,
-    dpo_samples=2, dpo_batch=2, digest_pairs=16, digest_few=8, digest_steps=2, digest_prompts=2, digest_heldout=4,
-    code_numbers=5, dtype="float32",
-)  # fmt: skip
+    Settings(),
+    train_rows=16,
+    test_rows=4,
+    samples=2,
+    sft_epochs=1,
+    sft_batch=4,
+    steps=2,
+    trl_steps=2,
+    extra_steps=1,
+    save_every=1,
+    pilot_questions=4,
+    pilot_samples=2,
+    prompts=2,
+    group=2,
+    max_new_tokens=8,
+    trl_rows=2,
+    dpo_prompts=4,
+    dpo_samples=2,
+    dpo_batch=2,
+    digest_pairs=16,
+    digest_few=8,
+    digest_steps=2,
+    digest_prompts=2,
+    digest_heldout=4,
+    code_numbers=5,
+    dtype="float32",
+)
 
 
 @dataclass(frozen=True)

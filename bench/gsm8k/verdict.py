@@ -14,17 +14,31 @@ from typing import Any
 from settings import PHASES, SEEDED, SEEDS, Settings
 
 KINDS = ("mean@8", "greedy")
-FILES = ("grpo_files", "rloo_files", "dapo_files", "ppo_files", "ppo_lam1_files")  # of before: settings.py says how
+FILES = (
+    "grpo_files",
+    "rloo_files",
+    "dapo_files",
+    "ppo_files",
+    "ppo_lam1_files",
+)  # of before: settings.py says how
 T_95 = {2: 12.706, 3: 4.303}  # Student's t, two-sided, by number of seeds
 
 
 def points_of(found: dict[str, Any], name: str, dtype: str = "bfloat16") -> list[dict[str, Any]]:
     """Tests of a stage's models by step, with the seconds of training up to there; the first is SFT's. Those in the
     other dtype where there are none in this one."""
-    tested = found[name].get("points") or found.get(f"test_{name}", {}).get("points", []) if name in found else []
+    tested = (
+        found[name].get("points") or found.get(f"test_{name}", {}).get("points", [])
+        if name in found
+        else []
+    )
     tested = of_dtype(tested, dtype)
     seconds = {row["step"]: row["seconds"] for row in found.get(name, {}).get("steps", [])}
-    start = [{**end_of_sft(found, dtype), "step": 0, "seconds": 0.0}] if tested and "test_sft" in found else []
+    start = (
+        [{**end_of_sft(found, dtype), "step": 0, "seconds": 0.0}]
+        if tested and "test_sft" in found
+        else []
+    )
     return [*start, *({**point, "seconds": seconds[point["step"]]} for point in tested)]
 
 
@@ -44,20 +58,30 @@ def seconds_to(points: list[dict[str, Any]], target: float, kind: str) -> float 
         if accuracy >= target:
             if before is None or accuracy == before[0]:
                 return float(seconds)
-            return float(before[1] + (target - before[0]) / (accuracy - before[0]) * (seconds - before[1]))
+            return float(
+                before[1] + (target - before[0]) / (accuracy - before[0]) * (seconds - before[1])
+            )
         before = (accuracy, seconds)
     return None
 
 
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean over seeds with its 95% interval."""
-    half = T_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5 if len(values) in T_95 else None
+    half = (
+        T_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+        if len(values) in T_95
+        else None
+    )
     return {"mean": statistics.fmean(values), "half_width": half, "values": values}
 
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
     start = end_of_sft(found) if "test_sft" in found else None
-    result = {"start": start, "sft_tokens_per_second": sft_rates(found), "training_reward": training_rewards(found)}
+    result = {
+        "start": start,
+        "sft_tokens_per_second": sft_rates(found),
+        "training_reward": training_rewards(found),
+    }
     result |= compare(found, (*SEEDED, *FILES), "bfloat16")
     both = [stage for stage in (*SEEDED, *FILES) if is_tested_in_float32(found, stage)]
     if set(PHASES[2]) <= set(both):
@@ -76,17 +100,27 @@ def between_dtypes(found: dict[str, Any], stages: Iterable[str]) -> dict[str, fl
     """Models that are tested in both dtypes: the largest differences."""
     names = [f"{stage}-{seed}" for stage in stages for seed in SEEDS]
     pairs = [
-        (low, high) for name in names
-        for low, high in zip(points_of(found, name)[1:], points_of(found, name, "float32")[1:], strict=True)
-    ]  # fmt: skip
-    largest = {kind: max((abs(low[kind]["value"] - high[kind]["value"]) for low, high in pairs), default=0.0)
-               for kind in KINDS}  # fmt: skip
+        (low, high)
+        for name in names
+        for low, high in zip(
+            points_of(found, name)[1:], points_of(found, name, "float32")[1:], strict=True
+        )
+    ]
+    largest = {
+        kind: max(
+            (abs(low[kind]["value"] - high[kind]["value"]) for low, high in pairs), default=0.0
+        )
+        for kind in KINDS
+    }
     return {"models": len(pairs), **largest}
 
 
 def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[str, Any]:
     """By greedy tests and by means of samples."""
-    curves = {stage: {seed: points_of(found, f"{stage}-{seed}", dtype) for seed in SEEDS} for stage in stages}
+    curves = {
+        stage: {seed: points_of(found, f"{stage}-{seed}", dtype) for seed in SEEDS}
+        for stage in stages
+    }
     result: dict[str, Any] = {}
     for kind in KINDS:
         shares, first_shares = {}, {}
@@ -102,14 +136,21 @@ def compare(found: dict[str, Any], stages: Iterable[str], dtype: str) -> dict[st
             for stage, own in curves.items()
         }
         above = [
-            stage for stage, own in curves.items()
+            stage
+            for stage, own in curves.items()
             if any(own.values())
-            and all(points[-1][kind]["low"] > points[0][kind]["high"] for points in own.values() if points)
-        ]  # fmt: skip
+            and all(
+                points[-1][kind]["low"] > points[0][kind]["high"]
+                for points in own.values()
+                if points
+            )
+        ]
         result[kind] = {
-            "seconds_to_trl_of_trl": shares, "seconds_to_trl_of_trls_first": first_shares, "accuracy": accuracy,
+            "seconds_to_trl_of_trl": shares,
+            "seconds_to_trl_of_trls_first": first_shares,
+            "accuracy": accuracy,
             "above_sft": above,
-        }  # fmt: skip
+        }
     return result
 
 
@@ -117,11 +158,19 @@ def training_rewards(found: dict[str, Any]) -> dict[str, dict[str, float]]:
     """By stage and seed, the mean reward of the last eight steps that both sides take."""
     last = range(Settings().trl_steps - 7, Settings().trl_steps + 1)
     return {
-        name: {"rollouts": 8 * Settings().prompts * Settings().group, "mean": statistics.fmean(rewards)}
+        name: {
+            "rollouts": 8 * Settings().prompts * Settings().group,
+            "mean": statistics.fmean(rewards),
+        }
         for name, record in found.items()
-        if (rewards := [row["reward/mean"] for row in record.get("steps", ()) if row["step"] in last
-                        and "reward/mean" in row])
-    }  # fmt: skip
+        if (
+            rewards := [
+                row["reward/mean"]
+                for row in record.get("steps", ())
+                if row["step"] in last and "reward/mean" in row
+            ]
+        )
+    }
 
 
 def sft_rates(found: dict[str, Any]) -> dict[str, float]:

@@ -28,7 +28,14 @@ TUNED = {
     ),
     ("ppo", "Pendulum-v1"): (
         {"n_envs": 4, "normalize": False},
-        {"n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0, "clip_range": 0.2}
+        {
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "clip_range": 0.2,
+        }
         | {"learning_rate": 1e-3}
         | SDE,
     ),
@@ -64,7 +71,11 @@ def main() -> None:
         envs.training = False
     finals = evaluate(model, given.env_id, scale, given.episodes)
     trained = [value for some in monitored.env_method("get_episode_rewards") for value in some]
-    report = {"final": float(np.mean(finals)), "over_training": float(np.mean(trained)), "steps": model.num_timesteps}
+    report = {
+        "final": float(np.mean(finals)),
+        "over_training": float(np.mean(trained)),
+        "steps": model.num_timesteps,
+    }
     report |= {"seconds": wall, "cpu_seconds": cpu, "version": stable_baselines3.__version__}
     print(json.dumps(report))
 

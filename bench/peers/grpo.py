@@ -19,7 +19,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LogitsProcessor,
+    LogitsProcessorList,
+    TrainerCallback,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 torch.set_num_threads(1)
@@ -65,7 +71,9 @@ class Imposed(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         found = super()._generate_and_score_completions(inputs)
-        self.rows.append({"tokens": int(found["completion_mask"].sum()), "read": int(found["prompt_mask"].sum())})
+        self.rows.append(
+            {"tokens": int(found["completion_mask"].sum()), "read": int(found["prompt_mask"].sum())}
+        )
         return found
 
 
@@ -80,7 +88,9 @@ class Clock(TrainerCallback):
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.rows.append({"wall": time.perf_counter() - self.wall, "cpu": time.process_time() - self.cpu})
+        self.rows.append(
+            {"wall": time.perf_counter() - self.wall, "cpu": time.process_time() - self.cpu}
+        )
         self.mark()
 
 
@@ -91,7 +101,9 @@ def spread(completions: list[Any], **_: Any) -> list[float]:
 
 def main(folder: Path, at_once: int) -> None:
     asked = json.loads((folder / "work.json").read_text())
-    lines = [json.loads(line)["prompt"] for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)["prompt"] for line in (folder / "prompts.jsonl").read_text().splitlines()
+    ]
     tokenizer = AutoTokenizer.from_pretrained(asked["model"])
     talks = tokenizer.chat_template is not None
     prompts = [[{"role": "user", "content": line}] for line in lines] if talks else lines
@@ -103,13 +115,27 @@ def main(folder: Path, at_once: int) -> None:
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         callbacks=[clock],
         args=GRPOConfig(
-            output_dir=str(folder / "trl"), num_generations=asked["group"], per_device_train_batch_size=at_once,
-            gradient_accumulation_steps=rows // at_once, max_completion_length=max(map(max, asked["lengths"])),
-            max_steps=asked["steps"], learning_rate=asked["learning_rate"], lr_scheduler_type="constant", beta=0.0,
-            shuffle_dataset=False, bf16=False, gradient_checkpointing=False, use_cpu=True, use_vllm=False,
-            report_to=[], save_strategy="no", logging_strategy="steps", logging_steps=1, disable_tqdm=True,
+            output_dir=str(folder / "trl"),
+            num_generations=asked["group"],
+            per_device_train_batch_size=at_once,
+            gradient_accumulation_steps=rows // at_once,
+            max_completion_length=max(map(max, asked["lengths"])),
+            max_steps=asked["steps"],
+            learning_rate=asked["learning_rate"],
+            lr_scheduler_type="constant",
+            beta=0.0,
+            shuffle_dataset=False,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            use_vllm=False,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="steps",
+            logging_steps=1,
+            disable_tqdm=True,
         ),
-    )  # fmt: skip
+    )
     trainer.steps, trainer.rows = asked["lengths"], []
     trainer.train()
     found = {

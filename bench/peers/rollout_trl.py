@@ -24,10 +24,18 @@ def trl_seconds(
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
-            output_dir=folder, per_device_train_batch_size=len(prompts), num_generations=min(8, len(prompts)),
-            max_completion_length=new, bf16=cuda, use_cpu=not cuda, report_to=[], use_vllm=False, beta=0.0,
-            use_transformers_continuous_batching=continuous, generation_kwargs={"min_new_tokens": new},
-        )  # fmt: skip
+            output_dir=folder,
+            per_device_train_batch_size=len(prompts),
+            num_generations=min(8, len(prompts)),
+            max_completion_length=new,
+            bf16=cuda,
+            use_cpu=not cuda,
+            report_to=[],
+            use_vllm=False,
+            beta=0.0,
+            use_transformers_continuous_batching=continuous,
+            generation_kwargs={"min_new_tokens": new},
+        )
         trainer = GRPOTrainer(
             model=module,
             reward_funcs=lambda completions, **others: [0.0] * len(completions),

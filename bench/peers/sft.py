@@ -27,7 +27,9 @@ class Counting(SFTTrainer):
 
     counts: ClassVar[dict[str, float]] = {"real": 0, "computed": 0, "loss": 0.0}
 
-    def training_step(self, model: Any, inputs: dict[str, Any], *rest: Any, **named: Any) -> torch.Tensor:
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], *rest: Any, **named: Any
+    ) -> torch.Tensor:
         mask = inputs.get("attention_mask")
         computed = inputs["input_ids"].numel()
         self.counts["computed"] += computed
@@ -47,7 +49,11 @@ class Clock(TrainerCallback):
         self.mark()
 
     def mark(self) -> None:
-        self.wall, self.cpu, self.before = time.perf_counter(), time.process_time(), dict(Counting.counts)
+        self.wall, self.cpu, self.before = (
+            time.perf_counter(),
+            time.process_time(),
+            dict(Counting.counts),
+        )
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         row = {name: Counting.counts[name] - self.before[name] for name in self.before}
@@ -85,7 +91,9 @@ def main(given: dict[str, Any]) -> None:
         ),
     )
     trainer.train()
-    versions = {name: metadata.version(name) for name in ("torch", "transformers", "trl", "accelerate")}
+    versions = {
+        name: metadata.version(name) for name in ("torch", "transformers", "trl", "accelerate")
+    }
     print(json.dumps({"steps": clock.rows, "versions": versions}))
 
 

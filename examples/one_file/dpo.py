@@ -33,7 +33,9 @@ from ascent.models.tiny import tiny_model, tiny_tokenizer
 from ascent.records import Pair
 from ascent.tasks import TASKS
 
-TASK = TASKS["style"]  # "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3"; the first is preferred
+TASK = TASKS[
+    "style"
+]  # "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3"; the first is preferred
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,18 @@ def make_model(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return tiny_model("llama", len(tokenizer), intermediate=128, seed=seed), tokenizer
 
 
-def finetune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int) -> None:
+def finetune(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int
+) -> None:
     """Supervised fine-tuning first, on demonstrations that show both orders equally often."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=max(steps, 2))
     examples = TASK.demonstrations("train", 64 * steps, seed) if steps else ()
     for step in range(steps):
         rows = examples[64 * step : 64 * (step + 1)]
-        batch = collate([encode(tokenizer, *(m.content for m in each.messages)) for each in rows], tokenizer)
+        batch = collate(
+            [encode(tokenizer, *(m.content for m in each.messages)) for each in rows], tokenizer
+        )
         loss = -token_logprobs(model, batch).sum() / batch.loss_mask_BL.sum()
         optimizer.zero_grad()
         loss.backward()
@@ -79,11 +85,15 @@ class Batch(NamedTuple):
     loss_mask_BL: Tensor  # of the answer
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, question: str, answer: str) -> tuple[list[int], list[int]]:
+def encode(
+    tokenizer: PreTrainedTokenizerBase, question: str, answer: str
+) -> tuple[list[int], list[int]]:
     return tokenizer(question).input_ids, [*tokenizer(answer).input_ids, tokenizer.eos_token_id]
 
 
-def collate(rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerBase) -> Batch:
+def collate(
+    rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerBase
+) -> Batch:
     """(question, answer) pairs of token ids as one padded batch; answers start in the same column."""
     pad_id = tokenizer.pad_token_id
     before, after = (max(len(row[part]) for row in rows) for part in (0, 1))
@@ -98,7 +108,9 @@ def collate(rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTo
 
 def token_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The log-prob of every answer token at its own position; the logits that predict it are one position earlier."""
-    positions_BL = (batch.real_BL.long().cumsum(1) - 1).clamp(min=0)  # 0 at the first token after the padding
+    positions_BL = (batch.real_BL.long().cumsum(1) - 1).clamp(
+        min=0
+    )  # 0 at the first token after the padding
     out = model(batch.tokens_BL, attention_mask=batch.real_BL.long(), position_ids=positions_BL)
     logprobs_BLV = out.logits[:, :-1].log_softmax(-1)
     logprobs_BL = pad(logprobs_BLV.gather(2, batch.tokens_BL[:, 1:, None])[..., 0], (1, 0))
@@ -133,7 +145,11 @@ def dpo_loss(logprobs_B: Tensor, ref_logprobs_B: Tensor, *, beta: float) -> Tens
 
 
 def update(
-    policy: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batch, ref_logprobs_B: Tensor, settings: Settings
+    policy: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    ref_logprobs_B: Tensor,
+    settings: Settings,
 ) -> tuple[Tensor, Tensor]:
     """One optimizer step; returns the loss and the implicit rewards before it."""
     logprobs_B = token_logprobs(policy, batch).sum(1)  # sums over tokens, not means
@@ -166,7 +182,9 @@ def sample(
     return [str(text) for text in tokenizer.batch_decode(answers_BL, skip_special_tokens=True)]
 
 
-def evaluate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 256) -> dict[str, float]:
+def evaluate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 256
+) -> dict[str, float]:
     """Share of held-out answers that are correct in either order, and share in the preferred order."""
     prompts = TASK.prompts("heldout", count)
     answers = sample(model, tokenizer, [prompt.messages[-1].content for prompt in prompts], seed=1)
@@ -175,11 +193,18 @@ def evaluate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: 
 
 
 def train(
-    policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, *, steps: int, seed: int
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: Settings,
+    *,
+    steps: int,
+    seed: int,
 ) -> None:
     reference = copy.deepcopy(policy)  # frozen
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    pairs = TASK.pairs("train", settings.pairs * steps, seed)  # noisy labels: the preferred order wins 49 times of 50
+    pairs = TASK.pairs(
+        "train", settings.pairs * steps, seed
+    )  # noisy labels: the preferred order wins 49 times of 50
     for step in range(steps):
         began = time.perf_counter()
         batch = collate_pairs(pairs[settings.pairs * step : settings.pairs * (step + 1)], tokenizer)
@@ -197,18 +222,26 @@ def train(
 def main(arguments: Sequence[str] | None = None) -> tuple[dict[str, float], dict[str, float]]:
     parser = argparse.ArgumentParser(description="DPO in one file.")
     parser.add_argument("--steps", type=int, default=60, help="steps of DPO")
-    parser.add_argument("--sft-steps", type=int, default=300, help="steps of supervised fine-tuning before it")
+    parser.add_argument(
+        "--sft-steps", type=int, default=300, help="steps of supervised fine-tuning before it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     torch.manual_seed(given.seed)
     policy, tokenizer = make_model(given.seed)
     finetune(policy, tokenizer, steps=given.sft_steps, seed=given.seed)
     before = evaluate(policy, tokenizer)
-    print(f"after {given.sft_steps} SFT steps: {before['correct']:.0%} correct, {before['ascending']:.0%} ascending")
+    print(
+        f"after {given.sft_steps} SFT steps: {before['correct']:.0%} correct, {before['ascending']:.0%} ascending"
+    )
     train(policy, tokenizer, Settings(), steps=given.steps, seed=given.seed)
     after = evaluate(policy, tokenizer)
-    print(f"before: {before['correct']:.0%} correct, {before['ascending']:.0%} in the preferred order")
-    print(f"after:  {after['correct']:.0%} correct, {after['ascending']:.0%} in the preferred order")
+    print(
+        f"before: {before['correct']:.0%} correct, {before['ascending']:.0%} in the preferred order"
+    )
+    print(
+        f"after:  {after['correct']:.0%} correct, {after['ascending']:.0%} in the preferred order"
+    )
     return before, after
 
 

@@ -59,7 +59,9 @@ def make_model(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return tiny_model("llama", len(tokenizer), intermediate=128, seed=seed), tokenizer
 
 
-def finetune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int) -> None:
+def finetune(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int
+) -> None:
     """Supervised fine-tuning first: a policy that is never correct gets no reward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=max(steps, 2))
@@ -89,7 +91,9 @@ class Batch(NamedTuple):
 
     def text(self, row: int, tokenizer: PreTrainedTokenizerBase) -> str:
         """The decoded answer of a row."""
-        return str(tokenizer.decode(self.tokens_BL[row][self.loss_mask_BL[row]], skip_special_tokens=True))
+        return str(
+            tokenizer.decode(self.tokens_BL[row][self.loss_mask_BL[row]], skip_special_tokens=True)
+        )
 
 
 def collate(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> Batch:
@@ -111,7 +115,10 @@ def position_ids(real_BL: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_new_tokens: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: Sequence[str],
+    max_new_tokens: int,
 ) -> tuple[Batch, Tensor]:
     """One answer to every question, with the log-prob of every sampled token."""
     batch = collate([(tokenizer(each).input_ids, []) for each in questions], tokenizer.pad_token_id)
@@ -123,13 +130,21 @@ def sample(
         input_BL = tokens_BL if cache is None else tokens_BL[:, -1:]  # the rest is in the KV cache
         positions_BL = position_ids(real_BL)[:, -input_BL.shape[1] :]
         out = model(
-            input_BL, attention_mask=real_BL.long(), position_ids=positions_BL, past_key_values=cache, use_cache=True
+            input_BL,
+            attention_mask=real_BL.long(),
+            position_ids=positions_BL,
+            past_key_values=cache,
+            use_cache=True,
         )
         cache, logprobs_BV = out.past_key_values, out.logits[:, -1].log_softmax(-1)
         next_B = torch.multinomial(logprobs_BV.exp(), 1)[:, 0]
         next_logprobs_B = logprobs_BV.gather(1, next_B[:, None])[:, 0]
-        tokens_BL = torch.cat([tokens_BL, torch.where(running_B, next_B, tokenizer.pad_token_id)[:, None]], 1)
-        logprobs_BL = torch.cat([logprobs_BL, torch.where(running_B, next_logprobs_B, 0)[:, None]], 1)
+        tokens_BL = torch.cat(
+            [tokens_BL, torch.where(running_B, next_B, tokenizer.pad_token_id)[:, None]], 1
+        )
+        logprobs_BL = torch.cat(
+            [logprobs_BL, torch.where(running_B, next_logprobs_B, 0)[:, None]], 1
+        )
         real_BL = torch.cat([real_BL, running_B[:, None]], 1)
         running_B = running_B & (next_B != tokenizer.eos_token_id)
         if not running_B.any():
@@ -140,7 +155,11 @@ def sample(
 
 def token_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The log-prob of every answer token at its own position; the logits that predict it are one position earlier."""
-    out = model(batch.tokens_BL, attention_mask=batch.real_BL.long(), position_ids=position_ids(batch.real_BL))
+    out = model(
+        batch.tokens_BL,
+        attention_mask=batch.real_BL.long(),
+        position_ids=position_ids(batch.real_BL),
+    )
     logprobs_BLV = out.logits[:, :-1].log_softmax(-1)
     logprobs_BL = pad(logprobs_BLV.gather(2, batch.tokens_BL[:, 1:, None])[..., 0], (1, 0))
     return torch.where(batch.loss_mask_BL, logprobs_BL, 0)
@@ -175,7 +194,10 @@ def grpo_loss(
     """
     advantages_B1 = advantages_B[:, None]
     ratio_BL = (logprobs_BL - old_logprobs_BL).exp()
-    unclipped_BL, clipped_BL = ratio_BL * advantages_B1, ratio_BL.clamp(1 - clip, 1 + clip) * advantages_B1
+    unclipped_BL, clipped_BL = (
+        ratio_BL * advantages_B1,
+        ratio_BL.clamp(1 - clip, 1 + clip) * advantages_B1,
+    )
     # The minimum: moving beyond the clip gains nothing, moving back is never clipped.
     objective_BL = torch.minimum(unclipped_BL, clipped_BL)
     # k3, an estimate of KL that is never negative: e^x - x - 1 with x = log reference - log policy.
@@ -218,11 +240,16 @@ def question_of(prompt: Prompt) -> str:
 def verify(prompts: Sequence[Prompt], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """The reward: 1 for a correct answer, 0 for a wrong one."""
     return torch.tensor(
-        [TASK.verify(prompt, batch.text(row, tokenizer))["correct"] for row, prompt in enumerate(prompts)]
+        [
+            TASK.verify(prompt, batch.text(row, tokenizer))["correct"]
+            for row, prompt in enumerate(prompts)
+        ]
     )
 
 
-def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 512) -> tuple[float, list[str]]:
+def accuracy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int = 512
+) -> tuple[float, list[str]]:
     """Share of held-out questions answered correctly, one sample each; and the answers."""
     prompts = TASK.prompts("heldout", count)
     batch, _ = sample(model, tokenizer, [question_of(p) for p in prompts], 8)
@@ -231,7 +258,12 @@ def accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: 
 
 
 def train(
-    policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, *, steps: int, seed: int
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: Settings,
+    *,
+    steps: int,
+    seed: int,
 ) -> None:
     reference = copy.deepcopy(policy)  # frozen
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=0.0)
@@ -240,13 +272,17 @@ def train(
         began = time.perf_counter()
         new = all_prompts[settings.questions * step : settings.questions * (step + 1)]
         prompts = [prompt for prompt in new for _ in range(settings.group)]
-        batch, old_logprobs_BL = sample(policy, tokenizer, [question_of(p) for p in prompts], settings.max_new_tokens)
+        batch, old_logprobs_BL = sample(
+            policy, tokenizer, [question_of(p) for p in prompts], settings.max_new_tokens
+        )
         rewards_B = verify(prompts, batch, tokenizer)
         advantages_B = group_advantages(rewards_B, settings.group)
         with torch.no_grad():
             ref_logprobs_BL = token_logprobs(reference, batch)
         for _ in range(settings.epochs):
-            loss = update(policy, optimizer, batch, old_logprobs_BL, ref_logprobs_BL, advantages_B, settings)
+            loss = update(
+                policy, optimizer, batch, old_logprobs_BL, ref_logprobs_BL, advantages_B, settings
+            )
         kl = float((old_logprobs_BL - ref_logprobs_BL).sum() / batch.loss_mask_BL.sum())
         print(
             f"step {step + 1:3d}  correct {rewards_B.mean():.2f}  loss {loss:+.4f}  KL to the reference {kl:.4f}  "
@@ -257,7 +293,9 @@ def train(
 def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description="GRPO in one file.")
     parser.add_argument("--steps", type=int, default=80, help="steps of GRPO")
-    parser.add_argument("--sft-steps", type=int, default=150, help="steps of supervised fine-tuning before it")
+    parser.add_argument(
+        "--sft-steps", type=int, default=150, help="steps of supervised fine-tuning before it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     torch.manual_seed(given.seed)
@@ -269,7 +307,11 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     after, answers_after = accuracy(policy, tokenizer)
     print(f"before {before:.0%}, after {given.steps} steps of GRPO {after:.0%}; for example")
     prompts = TASK.prompts("heldout", 512)
-    changed = [each for each in zip(prompts, answers_before, answers_after, strict=True) if each[1] != each[2]]
+    changed = [
+        each
+        for each in zip(prompts, answers_before, answers_after, strict=True)
+        if each[1] != each[2]
+    ]
     for prompt, first, last in changed[:5]:
         print(f"  {question_of(prompt):22} {first:12} -> {last}")
     return before, after

@@ -31,7 +31,9 @@ from ascent.models.tiny import tiny_model, tiny_tokenizer
 from ascent.records import Prompt
 from ascent.tasks import TASKS
 
-TASK = TASKS["style"]  # "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3"; the score prefers the first
+TASK = TASKS[
+    "style"
+]  # "list 7 3 5 =" may be answered by "3 5 7" or "7 5 3"; the score prefers the first
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,18 @@ class Critic(nn.Module):
         return torch.where(batch.loss_mask_BL, values_BL, 0)
 
 
-def finetune(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int) -> None:
+def finetune(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, steps: int, seed: int
+) -> None:
     """Supervised fine-tuning first, on demonstrations that show both orders equally often."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=max(steps, 2))
     examples = TASK.demonstrations("train", 64 * steps, seed) if steps else ()
     for step in range(steps):
-        pairs = [[tokenizer(m.content).input_ids for m in e.messages] for e in examples[64 * step : 64 * (step + 1)]]
+        pairs = [
+            [tokenizer(m.content).input_ids for m in e.messages]
+            for e in examples[64 * step : 64 * (step + 1)]
+        ]
         rows = [(question, [*answer, tokenizer.eos_token_id]) for question, answer in pairs]
         batch = collate(rows, tokenizer.pad_token_id)
         loss = -token_logprobs(model, batch).sum() / batch.loss_mask_BL.sum()
@@ -126,18 +133,32 @@ def forward(model: nn.Module, batch: Batch) -> Any:
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[str], max_new_tokens: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: Sequence[str],
+    max_new_tokens: int,
 ) -> tuple[Batch, Tensor]:
     """One answer to every question, sampled from the full distribution; and which answers are truncated."""
     pad_id, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     prompts = collate([(tokenizer(each).input_ids, []) for each in questions], pad_id)
-    options = {"do_sample": True, "top_k": 0, "max_new_tokens": max_new_tokens, "pad_token_id": pad_id}
-    tokens_BL = model.generate(prompts.tokens_BL, attention_mask=prompts.real_BL.long(), eos_token_id=end, **options)
+    options = {
+        "do_sample": True,
+        "top_k": 0,
+        "max_new_tokens": max_new_tokens,
+        "pad_token_id": pad_id,
+    }
+    tokens_BL = model.generate(
+        prompts.tokens_BL, attention_mask=prompts.real_BL.long(), eos_token_id=end, **options
+    )
     answer_BL = torch.arange(tokens_BL.shape[1]).expand_as(tokens_BL) >= prompts.tokens_BL.shape[1]
     ended_BL = (tokens_BL == end) & answer_BL
-    loss_mask_BL = answer_BL & (ended_BL.cumsum(1) - ended_BL.long() == 0)  # up to and including the first end token
+    loss_mask_BL = answer_BL & (
+        ended_BL.cumsum(1) - ended_BL.long() == 0
+    )  # up to and including the first end token
     width = tokens_BL.shape[1] - prompts.real_BL.shape[1]
-    return Batch(tokens_BL, pad(prompts.real_BL, (0, width)) | loss_mask_BL, loss_mask_BL), ~ended_BL.any(1)
+    return Batch(
+        tokens_BL, pad(prompts.real_BL, (0, width)) | loss_mask_BL, loss_mask_BL
+    ), ~ended_BL.any(1)
 
 
 def token_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
@@ -170,7 +191,9 @@ def token_rewards(
     return torch.where(loss_mask_BL, rewards_BL, 0) + torch.where(last_BL, final_B[:, None], 0)
 
 
-def gae(rewards_BL: Tensor, values_BL: Tensor, loss_mask_BL: Tensor, *, gamma: float, lam: float) -> Tensor:
+def gae(
+    rewards_BL: Tensor, values_BL: Tensor, loss_mask_BL: Tensor, *, gamma: float, lam: float
+) -> Tensor:
     """Generalized advantage estimation, from the last column to the first. The value after an answer's end is 0.
 
     delta is the TD error: reward + value of the next state - value of this one. The advantage is the sum of this and
@@ -207,11 +230,15 @@ def policy_loss(logprobs_BL: Tensor, rollouts: Rollouts, *, clip: float) -> Tens
 def value_loss(values_BL: Tensor, rollouts: Rollouts, *, clip: float) -> Tensor:
     """Half the squared error: the maximum over the value and the value clipped near its old prediction."""
     clipped_BL = rollouts.values_BL + (values_BL - rollouts.values_BL).clamp(-clip, clip)
-    error_BL = torch.maximum((values_BL - rollouts.returns_BL) ** 2, (clipped_BL - rollouts.returns_BL) ** 2)
+    error_BL = torch.maximum(
+        (values_BL - rollouts.returns_BL) ** 2, (clipped_BL - rollouts.returns_BL) ** 2
+    )
     return token_mean(error_BL / 2, rollouts.batch.loss_mask_BL)
 
 
-def step(loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> None:
+def step(
+    loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, max_grad_norm: float
+) -> None:
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
@@ -224,24 +251,33 @@ def step(loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, max_g
 class PPO:
     """Three models and two optimizers."""
 
-    def __init__(self, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings) -> None:
+    def __init__(
+        self, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings
+    ) -> None:
         self.policy, self.tokenizer, self.settings = policy, tokenizer, settings
         self.reference = copy.deepcopy(policy)  # frozen
         self.critic = Critic(policy)
         shared = {"eps": settings.adam_eps, "weight_decay": 0.0}
         self.optimizer = torch.optim.AdamW(policy.parameters(), settings.learning_rate, **shared)
-        self.critic_optimizer = torch.optim.AdamW(self.critic.parameters(), settings.critic_learning_rate, **shared)
+        self.critic_optimizer = torch.optim.AdamW(
+            self.critic.parameters(), settings.critic_learning_rate, **shared
+        )
 
     @torch.no_grad()
     def compute_advantages(self, batch: Batch, truncated_B: Tensor, scores_B: Tensor) -> Rollouts:
         """From scored answers to what the losses need, without gradient."""
         settings, loss_mask_BL = self.settings, batch.loss_mask_BL
         # The policy has not changed since sampling, so these are the old log-probs.
-        old_logprobs_BL, ref_logprobs_BL = token_logprobs(self.policy, batch), token_logprobs(self.reference, batch)
+        old_logprobs_BL, ref_logprobs_BL = (
+            token_logprobs(self.policy, batch),
+            token_logprobs(self.reference, batch),
+        )
         values_BL = self.critic(batch)
         kl_BL = old_logprobs_BL - ref_logprobs_BL  # k1, an estimate of the KL to the reference
         rewards_BL = token_rewards(scores_B, truncated_B, kl_BL, loss_mask_BL, settings)
-        advantages_BL = gae(rewards_BL, values_BL, loss_mask_BL, gamma=settings.gamma, lam=settings.lam)
+        advantages_BL = gae(
+            rewards_BL, values_BL, loss_mask_BL, gamma=settings.gamma, lam=settings.lam
+        )
         whitened_BL, returns_BL = whiten(advantages_BL, loss_mask_BL), advantages_BL + values_BL
         return Rollouts(batch, old_logprobs_BL, values_BL, whitened_BL, returns_BL)
 
@@ -257,10 +293,17 @@ class PPO:
     def sample_and_score(self, prompts: Sequence[Prompt]) -> tuple[Batch, Tensor, Tensor]:
         """Sampled answers, which of them are truncated, and their scores."""
         questions = [prompt.messages[-1].content for prompt in prompts]
-        batch, truncated_B = sample(self.policy, self.tokenizer, questions, self.settings.max_new_tokens)
-        answers = [tokens[mask] for tokens, mask in zip(batch.tokens_BL, batch.loss_mask_BL, strict=True)]
+        batch, truncated_B = sample(
+            self.policy, self.tokenizer, questions, self.settings.max_new_tokens
+        )
+        answers = [
+            tokens[mask] for tokens, mask in zip(batch.tokens_BL, batch.loss_mask_BL, strict=True)
+        ]
         texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
-        scores = [TASK.verify(prompt, text)["ascending"] for prompt, text in zip(prompts, texts, strict=True)]
+        scores = [
+            TASK.verify(prompt, text)["ascending"]
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
         return batch, truncated_B, torch.tensor(scores)
 
 
@@ -275,13 +318,17 @@ def train(ppo: PPO, *, steps: int, seed: int) -> None:
         for _ in range(settings.epochs):
             loss, error = ppo.update(rollouts)
         took = time.perf_counter() - began
-        print(f"step {number + 1:3d}  score {scores_B.mean():.2f}  loss {loss:+.4f}  critic {error:.4f}  {took:.2f} s")
+        print(
+            f"step {number + 1:3d}  score {scores_B.mean():.2f}  loss {loss:+.4f}  critic {error:.4f}  {took:.2f} s"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description="PPO in one file.")
     parser.add_argument("--steps", type=int, default=40, help="steps of PPO")
-    parser.add_argument("--sft-steps", type=int, default=200, help="steps of supervised fine-tuning before it")
+    parser.add_argument(
+        "--sft-steps", type=int, default=200, help="steps of supervised fine-tuning before it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     torch.manual_seed(given.seed)
@@ -291,7 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     before = float(ppo.sample_and_score(heldout)[2].mean())
     train(ppo, steps=given.steps, seed=given.seed)
     after = float(ppo.sample_and_score(heldout)[2].mean())
-    print(f"mean score of 256 held-out questions: {before:.2f} before, {after:.2f} after {given.steps} steps of PPO")
+    print(
+        f"mean score of 256 held-out questions: {before:.2f} before, {after:.2f} after {given.steps} steps of PPO"
+    )
     return before, after
 
 

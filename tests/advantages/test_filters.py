@@ -13,7 +13,10 @@ NAN = float("nan")
 def test_varied_keeps_groups_whose_rewards_differ() -> None:
     groups = Groups.from_ids([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
     rewards = torch.tensor([1.0, 0, 1, 1, 0, 0, 1, NAN, 0.25, 0.5])
-    assert filters.nonzero_variance(rewards, groups).tolist() == [True, True] + [False] * 6 + [True, True]
+    assert filters.nonzero_variance(rewards, groups).tolist() == [True, True] + [False] * 6 + [
+        True,
+        True,
+    ]
 
 
 def test_finished() -> None:

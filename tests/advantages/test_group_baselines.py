@@ -24,8 +24,14 @@ def near(x: Tensor, expected: list[float], tolerance: float = 1e-6) -> None:
 def test_golden_numbers_g1() -> None:
     centered = group_baselines.group_mean_baseline(REWARDS, ONE).advantages_B
     near(centered, [0.4, 0.2, -0.2, -0.4])
-    near(normalize.group_std(centered, REWARDS, ONE, eps=1e-4), [1.095145, 0.547573, -0.547573, -1.095145])
-    near(group_baselines.leave_one_out(REWARDS, ONE).advantages_B, [0.533333, 0.266667, -0.266667, -0.533333])
+    near(
+        normalize.group_std(centered, REWARDS, ONE, eps=1e-4),
+        [1.095145, 0.547573, -0.547573, -1.095145],
+    )
+    near(
+        group_baselines.leave_one_out(REWARDS, ONE).advantages_B,
+        [0.533333, 0.266667, -0.266667, -0.533333],
+    )
     near(
         group_baselines.length_weighted(REWARDS, torch.tensor([2, 4, 6, 8]), ONE).advantages_B,
         [0.54, 0.34, -0.06, -0.26],
@@ -34,8 +40,16 @@ def test_golden_numbers_g1() -> None:
 
 def test_the_numbers_people_learn_from_population_and_sample_std() -> None:
     centered = group_baselines.group_mean_baseline(REWARDS, ONE).advantages_B
-    near(normalize.group_std(centered, REWARDS, ONE, ddof=0, eps=1e-9), [1.2649, 0.6325, -0.6325, -1.2649], 1e-4)
-    near(normalize.group_std(centered, REWARDS, ONE, ddof=1, eps=1e-9), [1.0954, 0.5477, -0.5477, -1.0954], 1e-4)
+    near(
+        normalize.group_std(centered, REWARDS, ONE, ddof=0, eps=1e-9),
+        [1.2649, 0.6325, -0.6325, -1.2649],
+        1e-4,
+    )
+    near(
+        normalize.group_std(centered, REWARDS, ONE, ddof=1, eps=1e-9),
+        [1.0954, 0.5477, -0.5477, -1.0954],
+        1e-4,
+    )
 
 
 @pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 1.1, 1 / 3])
@@ -73,7 +87,9 @@ def test_a_group_shrunk_to_one_gets_zero_and_a_counter() -> None:
     credit = group_baselines.group_mean_baseline(rewards, Groups.from_ids([0, 0, 0, 0, 1, 1]))
     near(credit.advantages_B, [0, 0, 0, 0, -1, 1])
     assert credit.metrics["advantage/lone_group_frac"].value() == 0.5
-    everything_lost = group_baselines.group_mean_baseline(torch.full((4,), NAN, dtype=torch.float64), ONE)
+    everything_lost = group_baselines.group_mean_baseline(
+        torch.full((4,), NAN, dtype=torch.float64), ONE
+    )
     assert everything_lost.advantages_B.tolist() == [0.0] * 4
 
 
@@ -133,12 +149,16 @@ def test_equal_process_steps_give_an_exact_zero_and_unscored_ones_nothing() -> N
 
 def test_golden_numbers_g11_two_reward_parts() -> None:
     groups = Groups.from_ids([0] * 4 + [1] * 4)
-    parts = torch.tensor([[1, 1], [1, 0], [0, 1], [0, 0], [1, 0], [0, 0], [0, 0], [0, 0]], dtype=torch.float64)
+    parts = torch.tensor(
+        [[1, 1], [1, 0], [0, 1], [0, 0], [1, 0], [0, 0], [0, 0], [0, 0]], dtype=torch.float64
+    )
     summed = group_baselines.decoupled_parts(parts, groups).advantages_B
     final = normalize.batch_zscore(summed, torch.ones(8, dtype=torch.bool))
     near(final, [1.527404, 0, 0, -1.527404, 1.322735, -0.440912, -0.440912, -0.440912], 2e-6)
     total = parts.sum(1)
-    first = normalize.group_std(group_baselines.group_mean_baseline(total, groups).advantages_B, total, groups)
+    first = normalize.group_std(
+        group_baselines.group_mean_baseline(total, groups).advantages_B, total, groups
+    )
     near(first, [1.224595, 0, 0, -1.224595, 1.4997, -0.4999, -0.4999, -0.4999], 2e-6)
 
 
@@ -153,7 +173,9 @@ def test_a_missing_part_does_not_spoil_the_others() -> None:
 def test_part_weights() -> None:
     parts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
     only_first = group_baselines.decoupled_parts(parts, ONE, part_weights="1,0").advantages_B
-    as_rewarded = group_baselines.decoupled_parts(parts, ONE, torch.tensor([[1.0, 0.0]] * 4)).advantages_B
+    as_rewarded = group_baselines.decoupled_parts(
+        parts, ONE, torch.tensor([[1.0, 0.0]] * 4)
+    ).advantages_B
     near(as_rewarded, only_first.tolist())
     overruled = group_baselines.decoupled_parts(
         parts, ONE, torch.tensor([[0.0, 1.0]] * 4), part_weights="1,0"
@@ -176,7 +198,10 @@ def test_only_the_best_learns_and_a_tie_teaches_nothing() -> None:
 def test_success_scaled_counts_who_earned_anything() -> None:
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     near(group_baselines.success_scaled(rewards, ONE).advantages_B, [3.0, -1.0, -1.0, -1.0])
-    near(group_baselines.success_scaled(rewards, ONE, scale=2.0).advantages_B, [1.5, -0.5, -0.5, -0.5])
+    near(
+        group_baselines.success_scaled(rewards, ONE, scale=2.0).advantages_B,
+        [1.5, -0.5, -0.5, -0.5],
+    )
     near(group_baselines.success_scaled(REWARDS, ONE).advantages_B, [0.4, 0.2, -0.2, -0.4])
 
 
@@ -186,13 +211,19 @@ def test_optimal_values_lie_between_the_mean_and_the_best() -> None:
     near(group_baselines.optimal_values(rewards, ONE, beta=1e4), [0.25] * 4, 1e-4)
     near(group_baselines.optimal_values(rewards, ONE, beta=1e-4), [1.0] * 4, 1e-3)
     pair = Groups.from_ids([0, 0, 1, 1])
-    near(group_baselines.optimal_values(torch.tensor([NAN, 0.5, NAN, NAN]).double(), pair), [0.5, 0.5, 0, 0])
+    near(
+        group_baselines.optimal_values(torch.tensor([NAN, 0.5, NAN, NAN]).double(), pair),
+        [0.5, 0.5, 0, 0],
+    )
 
 
 def test_against_optimum_and_opponent_by_hand() -> None:
     values = torch.full((4,), 0.477229, dtype=torch.float64)
     rewards = torch.tensor([1.0, 0.0, NAN, 0.0], dtype=torch.float64)
-    near(group_baselines.against_optimum(rewards, values).advantages_B, [0.522771, -0.477229, 0, -0.477229])
+    near(
+        group_baselines.against_optimum(rewards, values).advantages_B,
+        [0.522771, -0.477229, 0, -0.477229],
+    )
     segments = Segments.from_lengths([2, 2])
     old = torch.tensor([-1.0, -1.0, -1.0, NAN], dtype=torch.float64)
     reference = torch.tensor([-1.5, -1.0, -2.0, NAN], dtype=torch.float64)
@@ -201,23 +232,33 @@ def test_against_optimum_and_opponent_by_hand() -> None:
     found = group_baselines.against_opponent(chance, old, reference, trained, segments, beta=0.1)
     near(found.advantages_T, [0.25, 0.3, -0.1, 0.0])
     with pytest.raises(ValueError, match="7 is no probability of beating the opponent"):
-        group_baselines.against_opponent(torch.tensor([0.8, 7.0]), old, reference, trained, segments, beta=0.1)
+        group_baselines.against_opponent(
+            torch.tensor([0.8, 7.0]), old, reference, trained, segments, beta=0.1
+        )
 
 
 def test_a_lone_reward_stays_whole_where_a_row_asks_for_it() -> None:
     """Groups (1, .5), (.8) and (.4, unscored): the second and third have one scored member each; the count stays."""
-    rewards, groups = torch.tensor([1.0, 0.5, 0.8, 0.4, NAN], dtype=torch.float64), Groups.from_ids([0, 0, 1, 2, 2])
+    rewards, groups = (
+        torch.tensor([1.0, 0.5, 0.8, 0.4, NAN], dtype=torch.float64),
+        Groups.from_ids([0, 0, 1, 2, 2]),
+    )
     lengths = torch.tensor([1, 3, 5, 7, 9])
     near(group_baselines.group_mean_baseline(rewards, groups).advantages_B, [0.25, -0.25, 0, 0, 0])
     credit = group_baselines.group_mean_baseline(rewards, groups, lone_reward=True)
     near(credit.advantages_B, [0.25, -0.25, 0.8, 0.4, 0])
     assert credit.metrics["advantage/lone_group_frac"].value() == pytest.approx(2 / 3)
-    near(group_baselines.leave_one_out(rewards, groups, lone_reward=True).advantages_B, [0.5, -0.5, 0.8, 0.4, 0])
+    near(
+        group_baselines.leave_one_out(rewards, groups, lone_reward=True).advantages_B,
+        [0.5, -0.5, 0.8, 0.4, 0],
+    )
     near(
         group_baselines.length_weighted(rewards, lengths, groups, lone_reward=True).advantages_B,
         [0.375, -0.125, 0.8, 0.4, 0],
     )
-    halved = group_baselines.success_scaled(rewards, groups, scale=2.0, lone_reward=True).advantages_B
+    halved = group_baselines.success_scaled(
+        rewards, groups, scale=2.0, lone_reward=True
+    ).advantages_B
     near(halved, [0.125, -0.125, 0.4, 0.2, 0])
 
 
@@ -229,5 +270,7 @@ def test_a_lone_reward_is_on_its_own_scale() -> None:
         scaled = normalize.group_std(credit, rewards, groups, eps=0.1, ddof=ddof)
         near(scaled, [0.25 / (std + 0.1), -0.25 / (std + 0.1), 0.8 / 1.1])
     parts = torch.stack([rewards, -rewards], dim=1)
-    found = group_baselines.decoupled_parts(parts, groups, part_weights="1,0.5", eps=0.1, lone_reward=True).advantages_B
+    found = group_baselines.decoupled_parts(
+        parts, groups, part_weights="1,0.5", eps=0.1, lone_reward=True
+    ).advantages_B
     near(found[2:], [0.5 * 0.8 / 1.1])

@@ -29,7 +29,9 @@ def test_token_whitening_is_dominated_by_length_and_sequence_whitening_is_not() 
     per_token = torch.cat([torch.ones(10), -torch.ones(1000)]).double()
     white = normalize.whiten_token(per_token, torch.ones(1010, dtype=torch.bool))
     assert [float(white[0]), float(white[-1])] == pytest.approx([9.995, -0.0999], abs=1e-3)
-    both = normalize.whiten_sequence(torch.tensor([1.0, -1.0]).double(), torch.ones(2, dtype=torch.bool))
+    both = normalize.whiten_sequence(
+        torch.tensor([1.0, -1.0]).double(), torch.ones(2, dtype=torch.bool)
+    )
     assert both.tolist() == pytest.approx([0.7071, -0.7071], abs=1e-4)
 
 
@@ -54,7 +56,9 @@ def test_unscored_sequences_stay_out_of_batch_statistics() -> None:
     groups = Groups.from_ids([0] * 4 + [1] * 5)
     centered = group_baselines.group_mean_baseline(rewards, groups).advantages_B
     with_hole = normalize.batch_std_centered(centered, rewards, groups)
-    torch.testing.assert_close(with_hole[:8], normalize.batch_std_centered(CENTRED, REWARDS, GROUPS))
+    torch.testing.assert_close(
+        with_hole[:8], normalize.batch_std_centered(CENTRED, REWARDS, GROUPS)
+    )
     assert float(with_hole[8]) == 0
 
 
@@ -64,7 +68,10 @@ def test_lone_success_has_the_known_largest_advantage() -> None:
         rewards[0] = 1
         groups = Groups.from_ids([0] * size)
         z = normalize.group_std(
-            group_baselines.group_mean_baseline(rewards, groups).advantages_B, rewards, groups, eps=1e-9
+            group_baselines.group_mean_baseline(rewards, groups).advantages_B,
+            rewards,
+            groups,
+            eps=1e-9,
         )
         assert float(z[0]) == pytest.approx(expected, abs=0.01)
 

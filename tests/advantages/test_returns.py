@@ -36,8 +36,12 @@ def test_golden_numbers_g3() -> None:
 def test_golden_numbers_g14_reward_on_the_eos_token() -> None:
     values = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64)
     rewards = torch.tensor([0.0, 0, 0, 0, 1], dtype=torch.float64)
-    credit = returns.gae(rewards, values, torch.ones(5, dtype=torch.bool), Segments.from_lengths([5]), lam=0.95)
-    assert credit.advantages_T.tolist() == pytest.approx([0.778241, 0.713937, 0.64625, 0.575, 0.5], abs=1e-6)
+    credit = returns.gae(
+        rewards, values, torch.ones(5, dtype=torch.bool), Segments.from_lengths([5]), lam=0.95
+    )
+    assert credit.advantages_T.tolist() == pytest.approx(
+        [0.778241, 0.713937, 0.64625, 0.575, 0.5], abs=1e-6
+    )
     # The slot after EOS is the same function with one more (value) position, shown here so the difference stays known.
     later = returns.gae(
         torch.tensor([0.0, 0, 0, 0, 0, 1], dtype=torch.float64),
@@ -46,7 +50,9 @@ def test_golden_numbers_g14_reward_on_the_eos_token() -> None:
         Segments.from_lengths([6]),
         lam=0.95,
     )
-    assert later.advantages_T[:5].tolist() == pytest.approx([0.76195, 0.69679, 0.6282, 0.556, 0.48], abs=1e-4)
+    assert later.advantages_T[:5].tolist() == pytest.approx(
+        [0.76195, 0.69679, 0.6282, 0.556, 0.48], abs=1e-4
+    )
 
 
 def test_reward_to_go_and_the_whole_return() -> None:
@@ -61,7 +67,13 @@ def test_a_truncated_sequence_bootstraps_from_the_critic() -> None:
     beyond = torch.tensor([0.5], dtype=torch.float64)
     near(returns.td(R, V, ALL, ONE, beyond).advantages_T, 0.2, -0.3, 0.5, 0.9)
     near(returns.monte_carlo(R, V, ALL, ONE, beyond).advantages_T, 1.3, 1.1, 1.4, 0.9)
-    near(returns.reward_to_go(R, ALL, ONE, beyond, gamma=0.5).advantages_T, 0.15625, 0.3125, 0.625, 1.25)
+    near(
+        returns.reward_to_go(R, ALL, ONE, beyond, gamma=0.5).advantages_T,
+        0.15625,
+        0.3125,
+        0.625,
+        1.25,
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -91,16 +103,24 @@ def test_gae_equals_the_loop_and_steps_over_observations(
     credit = returns.gae(rewards, values, trained, segments, beyond, gamma=gamma, lam=lam)
     torch.testing.assert_close(credit.advantages_T, expected, rtol=1e-12, atol=1e-12)
     assert credit.returns_T is not None
-    torch.testing.assert_close(credit.returns_T, torch.where(trained, expected + values, 0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        credit.returns_T, torch.where(trained, expected + values, 0), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_observation_tokens_do_not_decay_credit() -> None:
     """Two observation tokens between policy tokens: the first advantage is that of the sequence without them."""
-    rewards = torch.tensor([0.0, 5.0, 5.0, 1.0], dtype=torch.float64)  # what lies on observations is not read
+    rewards = torch.tensor(
+        [0.0, 5.0, 5.0, 1.0], dtype=torch.float64
+    )  # what lies on observations is not read
     trained = torch.tensor([True, False, False, True])
     with_holes = returns.gae(rewards, V, trained, ONE, lam=0.9).advantages_T
     short = returns.gae(
-        rewards[trained], V[trained], torch.ones(2, dtype=torch.bool), Segments.from_lengths([2]), lam=0.9
+        rewards[trained],
+        V[trained],
+        torch.ones(2, dtype=torch.bool),
+        Segments.from_lengths([2]),
+        lam=0.9,
     )
     near(with_holes[trained], *short.advantages_T.tolist())
     assert with_holes[~trained].tolist() == [0, 0]
@@ -137,14 +157,27 @@ def test_length_adaptive_lambda_grows_with_length_and_is_clamped() -> None:
     rng = torch.Generator().manual_seed(0)
     rewards, values = torch.randn(2, 44, dtype=torch.float64, generator=rng)
     trained = torch.ones(44, dtype=torch.bool)
-    adaptive = returns.length_adaptive_gae(rewards, values, trained, segments, alpha=0.05).advantages_T
-    near(adaptive[:4], *returns.td(rewards, values, trained, segments).advantages_T[:4].tolist())  # 1 - 1/.2 < 0 -> 0
-    near(adaptive[4:], *returns.gae(rewards, values, trained, segments, lam=0.5).advantages_T[4:].tolist())
+    adaptive = returns.length_adaptive_gae(
+        rewards, values, trained, segments, alpha=0.05
+    ).advantages_T
+    near(
+        adaptive[:4], *returns.td(rewards, values, trained, segments).advantages_T[:4].tolist()
+    )  # 1 - 1/.2 < 0 -> 0
+    near(
+        adaptive[4:],
+        *returns.gae(rewards, values, trained, segments, lam=0.5).advantages_T[4:].tolist(),
+    )
 
 
 def test_no_gradient_reaches_the_critic_or_the_reward() -> None:
     values, rewards = V.clone().requires_grad_(), R.clone().requires_grad_()
-    for function in (returns.gae, returns.td, returns.monte_carlo, returns.length_adaptive_gae, returns.decoupled_gae):
+    for function in (
+        returns.gae,
+        returns.td,
+        returns.monte_carlo,
+        returns.length_adaptive_gae,
+        returns.decoupled_gae,
+    ):
         credit = function(rewards, values, ALL, ONE)
         assert not credit.advantages_T.requires_grad
         assert credit.returns_T is not None and not credit.returns_T.requires_grad

@@ -31,7 +31,13 @@ def test_score_minus_six_tokens_of_kl() -> None:
 def test_golden_numbers_g12_soft_overlong() -> None:
     zero = torch.zeros(5, dtype=torch.float64)
     lengths = torch.tensor([10, 80, 90, 100, 110])
-    assert reward_shaping.soft_overlong(zero, lengths, max_length=100, cache=20).tolist() == [0, 0, -0.5, -1, -1]
+    assert reward_shaping.soft_overlong(zero, lengths, max_length=100, cache=20).tolist() == [
+        0,
+        0,
+        -0.5,
+        -1,
+        -1,
+    ]
     with pytest.raises(ValueError, match="cache=200 > max_length=100"):
         reward_shaping.soft_overlong(zero, lengths, max_length=100, cache=200)
 
@@ -41,22 +47,37 @@ def test_a_right_answer_at_the_limit_is_still_better_than_a_wrong_one(
     wrong: float, right: float, penalty: float
 ) -> None:
     """z-scores do not see how rewards are scaled: the paper's -1 and 1 with penalty 1 are 0 and 1 with penalty .5."""
-    rewards, lengths = torch.tensor([right, right, wrong, wrong], dtype=torch.float64), torch.tensor([50, 100, 50, 50])
-    shaped = reward_shaping.soft_overlong(rewards, lengths, max_length=100, cache=20, penalty=penalty)
+    rewards, lengths = (
+        torch.tensor([right, right, wrong, wrong], dtype=torch.float64),
+        torch.tensor([50, 100, 50, 50]),
+    )
+    shaped = reward_shaping.soft_overlong(
+        rewards, lengths, max_length=100, cache=20, penalty=penalty
+    )
     z = (shaped - shaped.mean()) / shaped.std()
     assert z.tolist() == pytest.approx([1.3056, 0.2611, -0.7833, -0.7833], abs=1e-4)
 
 
 def test_dapos_penalty_is_for_rewards_of_zero_and_one() -> None:
-    (penalty,) = [each for each in TABLE["dapo"].reward_shaping if each.function is reward_shaping.soft_overlong]
+    (penalty,) = [
+        each
+        for each in TABLE["dapo"].reward_shaping
+        if each.function is reward_shaping.soft_overlong
+    ]
     assert penalty.numbers["penalty"] == 0.5
 
 
 def test_eos_rules_and_clip() -> None:
     rewards, cut = torch.tensor([0.7, 0.7]), torch.tensor([False, True])
     assert reward_shaping.eos_replace(rewards, cut, score=-1).tolist() == pytest.approx([0.7, -1])
-    assert reward_shaping.eos_subtract(rewards, cut, penalty=1.0).tolist() == pytest.approx([0.7, -0.3])
-    assert reward_shaping.clip(torch.tensor([-9.0, 0.5, 9.0]), low=-1, high=2).tolist() == [-1, 0.5, 2]
+    assert reward_shaping.eos_subtract(rewards, cut, penalty=1.0).tolist() == pytest.approx(
+        [0.7, -0.3]
+    )
+    assert reward_shaping.clip(torch.tensor([-9.0, 0.5, 9.0]), low=-1, high=2).tolist() == [
+        -1,
+        0.5,
+        2,
+    ]
     with pytest.raises(ValueError, match="low=1 > high=0"):
         reward_shaping.clip(rewards, low=1, high=0)
 
@@ -64,7 +85,13 @@ def test_eos_rules_and_clip() -> None:
 def test_the_reward_sits_on_the_last_trained_token_even_behind_an_observation() -> None:
     segments = Segments.from_lengths([3, 2])
     trained = torch.tensor([True, True, False, False, False])
-    assert reward_shaping.on_last_token(torch.tensor([5.0, 7.0]), trained, segments).tolist() == [0, 5, 0, 0, 0]
+    assert reward_shaping.on_last_token(torch.tensor([5.0, 7.0]), trained, segments).tolist() == [
+        0,
+        5,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_kl_in_the_reward_carries_no_gradient_and_no_negative_beta() -> None:

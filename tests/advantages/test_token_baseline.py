@@ -15,7 +15,11 @@ from ascent.maths.segments import Segments
 
 
 def of(
-    lengths: list[int], rewards: list[float], energies: list[float], trained: list[bool] | None = None, **options: Any
+    lengths: list[int],
+    rewards: list[float],
+    energies: list[float],
+    trained: list[bool] | None = None,
+    **options: Any,
 ) -> Tensor:
     """Energies e = 1 - 2 pi + collision are made with pi = 1/2, so that the collision is e itself."""
     count = len(energies)
@@ -24,12 +28,16 @@ def of(
     mask = torch.ones(count, dtype=torch.bool) if trained is None else torch.tensor(trained)
     groups = options.pop("groups", Groups.from_ids([0] * len(lengths)))
     earned, segments = torch.tensor(rewards, dtype=torch.float64), Segments.from_lengths(lengths)
-    return optimal_token_baseline(earned, old, collision, mask, segments, groups, **options).advantages_T
+    return optimal_token_baseline(
+        earned, old, collision, mask, segments, groups, **options
+    ).advantages_T
 
 
 def test_worked_group() -> None:
     found = of([2, 2], [0, 1, 0, 0], [0.5, 0.3, 0.2, 0.4])
-    assert found.tolist() == pytest.approx([1 - 0.714286, 1 - 0.571429, -0.714286, -0.571429], abs=1e-6)
+    assert found.tolist() == pytest.approx(
+        [1 - 0.714286, 1 - 0.571429, -0.714286, -0.571429], abs=1e-6
+    )
 
 
 def test_the_lone_tail_has_no_baseline_unless_asked() -> None:
@@ -53,11 +61,19 @@ def test_positions_are_counted_in_trained_tokens_unless_asked() -> None:
 @pytest.mark.parametrize("prompt", [0, 1, 3, 10])
 def test_a_prompt_is_no_position(by_position: bool, prompt: int) -> None:
     """Whatever its length, the tail that only the longer completion has begins after the shorter one's two tokens."""
-    lengths, trained = [prompt + 4, prompt + 2], [*[False] * prompt, *[True] * 4, *[False] * prompt, *[True] * 2]
+    lengths, trained = (
+        [prompt + 4, prompt + 2],
+        [*[False] * prompt, *[True] * 4, *[False] * prompt, *[True] * 2],
+    )
     pad = [0.0] * prompt
-    rewards, energies = [*pad, 0, 0, 0, 1, *pad, 0, 0], [*[0.5] * (prompt + 4), *[0.5] * (prompt + 2)]
+    rewards, energies = (
+        [*pad, 0, 0, 0, 1, *pad, 0, 0],
+        [*[0.5] * (prompt + 4), *[0.5] * (prompt + 2)],
+    )
     found = of(lengths, rewards, energies, trained, by_position=by_position)
-    assert found[torch.tensor(trained)].tolist() == pytest.approx([0.5, 0.5, 1, 1, -0.5, -0.5], abs=1e-6)
+    assert found[torch.tensor(trained)].tolist() == pytest.approx(
+        [0.5, 0.5, 1, 1, -0.5, -0.5], abs=1e-6
+    )
 
 
 def test_mismatch_weights_scale_the_energy_by_their_square() -> None:

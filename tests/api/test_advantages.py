@@ -33,11 +33,23 @@ def answers(found: PackedBatch | None) -> list[float]:
 def test_a_row_and_its_options() -> None:
     rewards = [1.0, 0.0, 3.0, 1.0]
     assert answers(ascent.add_advantages(batch(rewards), "dr_grpo")) == [0.5, -0.5, 1, -1]
-    assert answers(ascent.add_advantages(batch(rewards), "grpo", advantage_norm="none")) == [0.5, -0.5, 1, -1]
-    assert answers(ascent.add_advantages(batch(rewards), "grpo", advantage="leave_one_out", advantage_norm="none")) == [
-        *(1, -1, 2, -2)
+    assert answers(ascent.add_advantages(batch(rewards), "grpo", advantage_norm="none")) == [
+        0.5,
+        -0.5,
+        1,
+        -1,
     ]
-    assert answers(ascent.add_advantages(batch(rewards), "grpo", eps=0.1)) == [0.6195, -0.6195, 0.6604, -0.6604]
+    assert answers(
+        ascent.add_advantages(
+            batch(rewards), "grpo", advantage="leave_one_out", advantage_norm="none"
+        )
+    ) == [*(1, -1, 2, -2)]
+    assert answers(ascent.add_advantages(batch(rewards), "grpo", eps=0.1)) == [
+        0.6195,
+        -0.6195,
+        0.6604,
+        -0.6604,
+    ]
 
 
 def test_a_function_of_tensors() -> None:
@@ -50,7 +62,12 @@ def test_a_function_of_tensors() -> None:
     rewards = [1.0, float("nan"), 3.0, 1.0]
     found = ascent.add_advantages(batch(rewards), per_sequence)
     assert answers(found) == [0, 0, 2, 0]
-    assert found is not None and found["loss_mask_T"][1::2].tolist() == [True, False, True, True]  # NaN: unscored
+    assert found is not None and found["loss_mask_T"][1::2].tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]  # NaN: unscored
     assert answers(ascent.add_advantages(batch(rewards), per_token)) == [2, 0, 6, 2]
 
 
@@ -71,7 +88,11 @@ def wrong(rewards_B: Tensor) -> Tensor:
         ("dpo", {}, "dpo learns from pairs and has no advantages"),
         ("ppo", {}, r"ppo needs .*values_T.*critic.outputs\(batch"),
         ("grpo", {"kl": False}, "kl has no effect here"),
-        (wrong, {}, r"wrong returns shape \(2,\); return a tensor of 4 advantages, one per sequence, or of 8"),
+        (
+            wrong,
+            {},
+            r"wrong returns shape \(2,\); return a tensor of 4 advantages, one per sequence, or of 8",
+        ),
     ],
 )
 def test_wrong_calls(advantage: Any, options: dict[str, Any], words: str) -> None:
@@ -92,6 +113,11 @@ def test_a_functions_options() -> None:
 
     rewards = [1.0, 2.0, 3.0, 0.0]
     assert answers(ascent.add_advantages(batch(rewards), clipped)) == [1, 1, 1, 0]
-    assert answers(ascent.add_advantages(batch(rewards), clipped, most=2.0, times=3.0)) == [3, 6, 6, 0]
+    assert answers(ascent.add_advantages(batch(rewards), clipped, most=2.0, times=3.0)) == [
+        3,
+        6,
+        6,
+        0,
+    ]
     with pytest.raises(ValueError, match="no option least; it has most, times"):
         ascent.add_advantages(batch(rewards), clipped, least=1)

@@ -22,21 +22,36 @@ def test_batches_have_the_order_of_a_recipe() -> None:
 
 
 def test_without_a_shuffle_the_order_is_kept() -> None:
-    assert list(islice(ascent.batches("abc", 2, shuffle=False), 3)) == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert list(islice(ascent.batches("abc", 2, shuffle=False), 3)) == [
+        ["a", "b"],
+        ["c", "a"],
+        ["b", "c"],
+    ]
 
 
 def test_records_of_a_kind() -> None:
-    assert [type(each).__name__ for each in ascent.load_data("sort_digits:2")] == ["Prompt", "Prompt"]
+    assert [type(each).__name__ for each in ascent.load_data("sort_digits:2")] == [
+        "Prompt",
+        "Prompt",
+    ]
     assert isinstance(ascent.load_data("sort_digits:1", "pairs")[0], ascent.Pair)
 
 
 def test_rows_of_python_are_read_as_a_file_is(tmp_path: Path) -> None:
-    rows = [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}, {"prompt": "1+2=", "chosen": "3", "rejected": "4"}]
+    rows = [
+        {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
+        {"prompt": "1+2=", "chosen": "3", "rejected": "4"},
+    ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for data in (rows, datasets.Dataset.from_list(rows), lambda: iter(rows)):
-        assert ascent.load_data(data, "pairs") == ascent.load_data(tmp_path / "train.jsonl", "pairs")
+        assert ascent.load_data(data, "pairs") == ascent.load_data(
+            tmp_path / "train.jsonl", "pairs"
+        )
         prompts = ascent.load_data(data)
-        assert [each.id for each in prompts if isinstance(each, ascent.Prompt)] == ["train.jsonl:1", "train.jsonl:2"]
+        assert [each.id for each in prompts if isinstance(each, ascent.Prompt)] == [
+            "train.jsonl:1",
+            "train.jsonl:2",
+        ]
 
 
 def test_wrong_calls() -> None:

@@ -13,9 +13,15 @@ from ascent.api.callbacks import Callbacks
 from ascent.runs.folder import read_run
 
 SFT = {
-    "algorithm": "sft", "model.policy": "tiny:llama", "data.train": "arithmetic:16", "data.batch_size": 4,
-    "data.evaluate": "arithmetic@heldout:4", "data.max_tokens": 64, "run.steps": 4, "run.evaluate_every": 2,
-}  # fmt: skip
+    "algorithm": "sft",
+    "model.policy": "tiny:llama",
+    "data.train": "arithmetic:16",
+    "data.batch_size": 4,
+    "data.evaluate": "arithmetic@heldout:4",
+    "data.max_tokens": 64,
+    "run.steps": 4,
+    "run.evaluate_every": 2,
+}
 
 
 class Recorder:
@@ -38,22 +44,39 @@ class Recorder:
 
 
 def run(folder: Path, callbacks: Any, **more: Any) -> Any:
-    return ascent.train({**SFT, **more}, run=folder, callbacks=callbacks, progress=False, say=lambda line: None)
+    return ascent.train(
+        {**SFT, **more}, run=folder, callbacks=callbacks, progress=False, say=lambda line: None
+    )
 
 
 def test_the_order_of_calls(tmp_path: Path) -> None:
     recorder = Recorder()
     assert run(tmp_path / "r", [recorder]).state == "finished"
-    steps = [("step", 1), ("step", 2), ("evaluate", 2), ("step", 3), ("step", 4), ("evaluate", 4), ("end", 4)]
+    steps = [
+        ("step", 1),
+        ("step", 2),
+        ("evaluate", 2),
+        ("step", 3),
+        ("step", 4),
+        ("evaluate", 4),
+        ("end", 4),
+    ]
     assert recorder.calls == steps and recorder.reason == ""
 
 
 def test_an_evaluation_stops_a_run_which_is_saved_and_can_be_resumed(tmp_path: Path) -> None:
     recorder = Recorder(stop_at=2)
     stopped = run(tmp_path / "r", recorder)
-    assert stopped.state == "stopped" and recorder.calls[-1] == ("end", 2) and recorder.reason == "good enough"
+    assert (
+        stopped.state == "stopped"
+        and recorder.calls[-1] == ("end", 2)
+        and recorder.reason == "good enough"
+    )
     assert (tmp_path / "r/checkpoints/2").is_dir()
-    assert run(tmp_path / "full", ()).metrics[-1]["loss/total"] == resumed(tmp_path / "r").metrics[-1]["loss/total"]
+    assert (
+        run(tmp_path / "full", ()).metrics[-1]["loss/total"]
+        == resumed(tmp_path / "r").metrics[-1]["loss/total"]
+    )
 
 
 def resumed(folder: Path) -> Any:
@@ -68,7 +91,10 @@ def test_a_callback_that_raises_fails_the_run_after_the_step_is_saved(tmp_path: 
         if step == 3:
             raise KeyError("gone")
 
-    with pytest.raises(RuntimeError, match=r"breaks raised KeyError: 'gone' at .*test_callbacks\.py:\d+.* \(step 3\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"breaks raised KeyError: 'gone' at .*test_callbacks\.py:\d+.* \(step 3\)",
+    ):
         run(tmp_path / "r", breaks)
     assert read_run(tmp_path / "r").state == "failed" and (tmp_path / "r/checkpoints/3").is_dir()
 

@@ -41,25 +41,38 @@ def test_it_shows_what_is_trained_and_what_a_step_costs() -> None:
 def test_memory_is_that_of_what_the_row_keeps(name: str) -> None:
     found = check(tiny_plan(algorithm=name))
     assert found.seconds > 0 and found.memory.activations > 0
-    assert (found.memory.logits == 0) == (name == "reward_model")  # it has no head over the vocabulary
-    assert found.memory.reference == (found.memory.weights if name == "kto" else 0)  # dpo's is gone by the first step
+    assert (found.memory.logits == 0) == (
+        name == "reward_model"
+    )  # it has no head over the vocabulary
+    assert found.memory.reference == (
+        found.memory.weights if name == "kto" else 0
+    )  # dpo's is gone by the first step
 
 
 def test_a_step_that_is_smaller_than_the_budget_of_a_micro_batch_is_what_counts() -> None:
-    small, large = (check(tiny_plan(data={"batch_size": size})).memory.activations for size in (1, 2))
+    small, large = (
+        check(tiny_plan(data={"batch_size": size})).memory.activations for size in (1, 2)
+    )
     assert large == 2 * small
     assert check(tiny_plan(update={"tokens_per_microbatch": 10**6})).memory.activations < 10**8
 
 
 SAMPLED: dict[str, Any] = {
-    "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": [{"use": f"{rewarded.__file__}:shuffled"}],
-    "rollouts.prompts_per_step": 2, "rollouts.max_new_tokens": 5,
-}  # fmt: skip
+    "model.policy": "tiny:llama",
+    "data.train": "sort_digits:8",
+    "rewards": [{"use": f"{rewarded.__file__}:shuffled"}],
+    "rollouts.prompts_per_step": 2,
+    "rollouts.max_new_tokens": 5,
+}
 
 
 def test_a_small_step_of_rollouts_is_what_counts() -> None:
     small, large = (
-        check(resolve(validate(nest_keys({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size})))).memory
+        check(
+            resolve(
+                validate(nest_keys({**SAMPLED, "algorithm": "grpo", "rollouts.group_size": size}))
+            )
+        ).memory
         for size in (4, 8)
     )
     assert large.activations == 2 * small.activations
@@ -75,16 +88,26 @@ def test_what_fails_at_the_first_checkpoint_fails_here(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(LanguageModel, "save", save)
     with pytest.raises(RuntimeError, match="this architecture cannot be saved"):
-        check(resolve(validate(nest_keys({**SAMPLED, "algorithm": "ppo", "model.critic": "separate"}))))
+        check(
+            resolve(
+                validate(nest_keys({**SAMPLED, "algorithm": "ppo", "model.critic": "separate"}))
+            )
+        )
     assert saved == ["model", "critic"]
 
 
-def test_models_are_not_saved_where_there_is_no_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_not_saved_where_there_is_no_room_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Space(10**9, 10**9, free=1000))
     monkeypatch.setattr(LanguageModel, "save", lambda self, folder: pytest.fail("there is no room"))
     said: list[str] = []
     check(tiny_plan(), say=said.append)
-    assert [line for line in said if line.startswith("saving was not tried: the models take 0.0 GiB, and ")]
+    assert [
+        line
+        for line in said
+        if line.startswith("saving was not tried: the models take 0.0 GiB, and ")
+    ]
 
 
 def test_bad_data_is_found_before_a_run(tmp_path) -> None:
@@ -97,11 +120,14 @@ def test_bad_data_is_found_before_a_run(tmp_path) -> None:
 def test_rollouts_without_any_signal_are_refused() -> None:
     plan = resolve(
         load_config(
-            "quickstart_rlvr", ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"]
+            "quickstart_rlvr",
+            ["model.policy=tiny:digits", "rollouts.prompts_per_step=2", "rollouts.group_size=2"],
         )
     )
     said: list[str] = []
     with pytest.raises(ValueError, match="no answer of 5 rollout steps was better or worse"):
         check(plan, say=said.append)
     tries = [line for line in said if "sampling again" in line]
-    assert [line.rpartition("(")[2] for line in tries] == [f"{tried} of 5)" for tried in (1, 2, 3, 4)]
+    assert [line.rpartition("(")[2] for line in tries] == [
+        f"{tried} of 5)" for tried in (1, 2, 3, 4)
+    ]

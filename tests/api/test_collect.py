@@ -32,7 +32,9 @@ def liked(tmp_path: Path) -> str:
 
 
 def collect_with(asked: dict[str, Any], out: Path, judge: str, **options) -> CollectResult:
-    return collect(**asked, out=out, judge=judge, **{**QUIET, "annotator": "sim", "repeat": 0.25, **options})
+    return collect(
+        **asked, out=out, judge=judge, **{**QUIET, "annotator": "sim", "repeat": 0.25, **options}
+    )
 
 
 def plain(out: Path) -> list[dict]:
@@ -104,7 +106,9 @@ def test_sampling_that_was_cut_off_gives_the_same_answers(model, liked, tmp_path
     calm, wild = tmp_path / "calm.jsonl", tmp_path / "wild.jsonl"
     collect_with(asked, calm, liked)
     whole = (tmp_path / "calm.samples.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "wild.samples.jsonl").write_text("".join(whole[:6]) + whole[6][:9])  # the header, 5 prompts, a piece
+    (tmp_path / "wild.samples.jsonl").write_text(
+        "".join(whole[:6]) + whole[6][:9]
+    )  # the header, 5 prompts, a piece
     collect_with(asked, wild, liked)
     assert (tmp_path / "wild.samples.jsonl").read_text() == "".join(whole)
 
@@ -113,16 +117,23 @@ def test_other_questions_are_refused(model, liked, tmp_path):
     out = tmp_path / "v.jsonl"
     asked = {"models": model, "prompts": "style:4", "samples": 2}
     collect_with(asked, out, liked)
-    for changed, word in ((asked | {"samples": 3}, "samples"), (asked | {"prompts": "style:5"}, "prompts")):
+    for changed, word in (
+        (asked | {"samples": 3}, "samples"),
+        (asked | {"prompts": "style:5"}, "prompts"),
+    ):
         with pytest.raises(ValueError, match=f"was sampled with other arguments: {word} was"):
             collect_with(changed, out, liked)
     with pytest.raises(ValueError, match="verdicts of sim on other questions"):
-        collect_with(asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0)
+        collect_with(
+            asked | {"form": "rankings", "samples": 2, "per_prompt": 1}, out, liked, repeat=0.0
+        )
     with pytest.raises(ValueError, match="one answer to a prompt, which cannot be compared"):
         collect_with(asked | {"samples": 1}, out, liked)
 
 
-def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(model, liked, tmp_path):
+def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(
+    model, liked, tmp_path
+):
     out = tmp_path / "v.jsonl"
     asked = {"models": model, "prompts": "style:24", "samples": 2}
     collect_with(asked, out, liked, repeat=0.0)
@@ -137,7 +148,9 @@ def test_a_second_annotator_answers_the_same_questions_in_an_order_of_its_own(mo
 def test_a_person_may_take_back_skip_and_leave(model, tmp_path):
     out = tmp_path / "v.jsonl"
     asked = {"models": model, "prompts": "style:6", "samples": 2}
-    person = Person("undo", Verdict("first"), Verdict("tie"), "undo", "undo", "undo", Verdict("second"), "quit")
+    person = Person(
+        "undo", Verdict("first"), Verdict("tie"), "undo", "undo", "undo", Verdict("second"), "quit"
+    )
     found = collect(**asked, **QUIET, out=out, annotator="ann", person=person, repeat=0.0)
     assert [row["verdict"] for row in read(out)] == ["second"]
     assert (found.done, found.finished) == (1, False)
@@ -156,4 +169,8 @@ def test_two_models_are_set_against_each_other_and_hidden(model, liked, tmp_path
     out = tmp_path / "v.jsonl"
     collect_with({"models": [model, other], "prompts": "style:6", "samples": 1}, out, liked)
     assert all(set(row["models"]) == {model, other} for row in read(out))
-    assert all(model not in str(row.get(name)) for row in read(out) for name in ("prompt", "chosen", "answers"))
+    assert all(
+        model not in str(row.get(name))
+        for row in read(out)
+        for name in ("prompt", "chosen", "answers")
+    )

@@ -35,9 +35,13 @@ class Judge:
         pass
 
 
-def compared(pairs: list[tuple[str, str]], decide: Callable[[str, str], str | None]) -> CompareResult:
-    pairings = [Pairing(prompt(str(n)), rollout_of(prompt(str(n)), a), rollout_of(prompt(str(n)), b))
-                for n, (a, b) in enumerate(pairs)]  # fmt: skip
+def compared(
+    pairs: list[tuple[str, str]], decide: Callable[[str, str], str | None]
+) -> CompareResult:
+    pairings = [
+        Pairing(prompt(str(n)), rollout_of(prompt(str(n)), a), rollout_of(prompt(str(n)), b))
+        for n, (a, b) in enumerate(pairs)
+    ]
     return judge_pairings(pairings, Judge(decide), a="A", b="B", data="d", samples=0, settings={})
 
 
@@ -54,7 +58,9 @@ def test_by_hand():
     assert found.outcomes == {"a": 6, "b": 2, "tie": 1, "inconsistent": 0, "same": 1}
     assert found.win_rate.value == pytest.approx(0.7) and found.prompts == 10
     assert found.winner is None and found.consistency == 1
-    assert found.length_matched.value == pytest.approx(7.5 / 11)  # no length differs: half a win, half a loss more
+    assert found.length_matched.value == pytest.approx(
+        7.5 / 11
+    )  # no length differs: half a win, half a loss more
 
 
 def test_a_judge_that_takes_the_first_always_finds_no_winner():
@@ -81,7 +87,9 @@ def test_swapping_the_models_mirrors_everything():
 
 
 def test_what_could_not_be_judged_is_left_out_and_counted():
-    found = compared([("b", "a")] * 3 + [("?", "a")], lambda one, other: None if "?" in (one, other) else "tie")
+    found = compared(
+        [("b", "a")] * 3 + [("?", "a")], lambda one, other: None if "?" in (one, other) else "tie"
+    )
     assert found.unjudged == {"server_down": 1} and found.prompts == 3
     with pytest.raises(ValueError, match="gave no verdict at all"):
         compared([("b", "a")], lambda one, other: None)

@@ -78,13 +78,19 @@ def test_copies_leaks_and_order_are_seen_in_the_data(tmp_path: Path) -> None:
 
 
 def test_an_ordered_file_has_a_correlation_with_length() -> None:
-    records = [Example(str(n), (Message("user", "x" * n), Message("assistant", "y"))) for n in range(1, 30)]
+    records = [
+        Example(str(n), (Message("user", "x" * n), Message("assistant", "y"))) for n in range(1, 30)
+    ]
     assert count_facts(records, ()).order > 0.99
     assert abs(count_facts([*records[::2], *records[::-2]], ()).order) < 0.3
 
 
 def test_other_runs_say_what_differs(tmp_path: Path) -> None:
-    for name, changes in (("a", {}), ("b", {"seed": 1}), ("c", {"update": {"learning_rate": 1e-5}})):
+    for name, changes in (
+        ("a", {}),
+        ("b", {"seed": 1}),
+        ("c", {"update": {"learning_rate": 1e-5}}),
+    ):
         train(tmp_path / name, ROLLOUTS, **changes)
     found = ascent.diagnose_run(tmp_path / "a", against=[tmp_path])
     assert len(found.against) == 2
@@ -109,7 +115,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "no_signal_too_hard (sure, 0.90, from step 1 on)" in done.stdout
     assert "set data.train: easier prompts" in done.stdout
-    done = CliRunner().invoke(app, ["diagnose", str(tmp_path / "run"), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, ["diagnose", str(tmp_path / "run"), "--json"], catch_exceptions=False
+    )
     assert json.loads(done.stdout)["findings"][0]["cause"] == "no_signal_too_hard"
     with pytest.raises(ValueError, match="is no run folder"):
         CliRunner().invoke(app, ["diagnose", str(tmp_path)], catch_exceptions=False)

@@ -25,7 +25,13 @@ from tests.setup.runs import tiny_plan
 
 
 def rollout(
-    prompt: str, sample: int, *, tokens: int = 2, stop: Stop = "eos", text: str = "", answer: str | None = None
+    prompt: str,
+    sample: int,
+    *,
+    tokens: int = 2,
+    stop: Stop = "eos",
+    text: str = "",
+    answer: str | None = None,
 ) -> Rollout:
     asked = Prompt(prompt, (Message("user", "?"),), answer)
     completion = Completion(prompt, sample, (1,) * tokens, (-0.1,) * tokens, (0,) * tokens, stop)
@@ -38,9 +44,13 @@ def test_metrics_by_hand() -> None:
     for name, verdicts in (("a", [1.0, 1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 1.0, 0.0, 0.0, 0.0])):
         for sample, verdict in zip((GREEDY, 0, 1, 2, 3), verdicts, strict=True):
             cut = name == "b" and sample in (2, 3)
-            rollouts.append(rollout(name, sample, tokens=4 if cut else 2, stop="length" if cut else "eos"))
+            rollouts.append(
+                rollout(name, sample, tokens=4 if cut else 2, stop="length" if cut else "eos")
+            )
             scores.append({"correct": verdict})
-    found = {name: each.value for name, each in estimate_metrics(rollouts, scores, samples=4).items()}
+    found = {
+        name: each.value for name, each in estimate_metrics(rollouts, scores, samples=4).items()
+    }
     assert found == pytest.approx(
         {
             "greedy/correct": 1 / 2,
@@ -59,7 +69,9 @@ def test_metrics_by_hand() -> None:
 
 
 def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
-    rollouts = [rollout("a", sample) for sample in (GREEDY, 0, 1)] + [rollout("b", sample) for sample in (GREEDY, 0, 1)]
+    rollouts = [rollout("a", sample) for sample in (GREEDY, 0, 1)] + [
+        rollout("b", sample) for sample in (GREEDY, 0, 1)
+    ]
     scores = [{"correct": value} for value in (1.0, 1.0, None, None, 0.0, 1.0)]
     found = estimate_metrics(rollouts, scores, samples=2)
     assert (found["greedy/correct"].value, found["greedy/correct"].prompts) == (1.0, 1)
@@ -69,7 +81,10 @@ def test_what_is_unscored_is_left_out_and_never_wrong() -> None:
 
 def test_rouge_is_for_reference_texts() -> None:
     text = "the cat sat on the mat"
-    rollouts = [rollout("a", GREEDY, text="the cat sat", answer=text), rollout("b", GREEDY, text=text, answer=text)]
+    rollouts = [
+        rollout("a", GREEDY, text="the cat sat", answer=text),
+        rollout("b", GREEDY, text=text, answer=text),
+    ]
     found = estimate_metrics(rollouts, [{}, {}], samples=0)
     assert found["greedy/rouge_l"].value == pytest.approx((2 * 3 / 9 + 1) / 2)
     assert set(found) == {"greedy/rouge_l", "greedy/truncated"}
@@ -91,7 +106,9 @@ def prompt_with(question: str, answer: str | None) -> list[Prompt]:
         ("write a poem", None, None),
     ],
 )
-def test_the_reward_suits_the_answers(question: str, answer: str | None, reward: str | None) -> None:
+def test_the_reward_suits_the_answers(
+    question: str, answer: str | None, reward: str | None
+) -> None:
     assert default_reward(prompt_with(question, answer)) == reward
 
 
@@ -113,16 +130,24 @@ def test_judges_of_files(tmp_path: Path) -> None:
     graded = tmp_path / "own.py"
     graded.write_text("def share(rollout):\n    return len(rollout.text) / 10\n")
     own = scorer_for("a.jsonl", prompt_with("?", "Lima"), f"{graded}:share")
-    assert own.score(rollouts[:2], Tally()) == [{"reward": 0.6}, {"reward": 0.4}]  # a grade is no verdict
+    assert own.score(rollouts[:2], Tally()) == [
+        {"reward": 0.6},
+        {"reward": 0.4},
+    ]  # a grade is no verdict
     part = tmp_path / "part.py"
     part.write_text("def share(rollout, *, of=10):\n    return len(rollout.text) / of\n")
     for section in (f"{{use: '{part}:share', of: 20}}", {"use": f"{part}:share", "of": 20}):
         scorer = scorer_for("a.jsonl", prompt_with("?", "Lima"), section)
         assert scorer.score(rollouts[:2], Tally()) == [{"reward": 0.3}, {"reward": 0.2}]
     for wrong in ("", "{of: 20}", {"of": 20}, 3):
-        with pytest.raises(ValueError, match=r"--reward .*, but it is a name, or a section such as '\{use: programs"):
+        with pytest.raises(
+            ValueError,
+            match=r"--reward .*, but it is a name, or a section such as '\{use: programs",
+        ):
             scorer_for("a.jsonl", prompt_with("?", "Lima"), wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"--reward '\{of: 20\}', but it is a name, or a section such as"):
+    with pytest.raises(
+        ValueError, match=r"--reward '\{of: 20\}', but it is a name, or a section such as"
+    ):
         scorer_for("a.jsonl", prompt_with("?", "Lima"), "{of: 20}")
     maths = scorer_for("a.jsonl", prompt_with("?", "#### 4"), None)
     assert maths.score([rollout("a", 0, text="#### 4.0", answer="4")], Tally())[0]["correct"] == 1
@@ -136,7 +161,10 @@ def test_prompts_of_tasks_and_files(tmp_path: Path) -> None:
     assert len(load_prompts("arithmetic:7", 3)) == 3
     name = write(tmp_path / "a.jsonl", [{"question": f"{n}?", "answer": str(n)} for n in range(4)])
     assert [prompt.answer for prompt in load_prompts(name, 2)] == ["0", "1"]
-    bad = write(tmp_path / "bad.jsonl", [{"question": "0?", "answer": "0"}, {"question": " ", "answer": "1"}])
+    bad = write(
+        tmp_path / "bad.jsonl",
+        [{"question": "0?", "answer": "0"}, {"question": " ", "answer": "1"}],
+    )
     assert [prompt.answer for prompt in load_prompts(bad, None, "skip")] == ["0"]
     with pytest.raises(ValueError, match="1 invalid rows of 2"):
         load_prompts(bad, None)
@@ -164,10 +192,15 @@ def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
     found = evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
     assert isinstance(found, EvalResult) and (found.prompts, found.samples) == (3, 2)
     assert found == evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
-    assert {"greedy/correct", "mean@2/correct", "pass@1", "pass@2", "greedy/digits"} <= set(found.metrics)
+    assert {"greedy/correct", "mean@2/correct", "pass@1", "pass@2", "greedy/digits"} <= set(
+        found.metrics
+    )
     assert found.metrics["pass@1"].value == pytest.approx(found.metrics["mean@2/correct"].value)
     assert json.loads(json.dumps(found.as_dict()))["scored_by"] == "verifier of arithmetic"
-    name = write(tmp_path / "a.jsonl", [{"question": "1+1=", "answer": "2"}, {"question": "2+2=", "answer": "4"}])
+    name = write(
+        tmp_path / "a.jsonl",
+        [{"question": "1+1=", "answer": "2"}, {"question": "2+2=", "answer": "4"}],
+    )
     again = evaluate(model, name, samples=0, max_new_tokens=4)
     assert (again.prompts, again.scored_by) == (2, "reward exact")
     assert not any(each.startswith("pass@") for each in again.metrics)
@@ -175,6 +208,9 @@ def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_prompt_that_cannot_be_rendered_is_named(model: str, tmp_path: Path) -> None:
-    name = write(tmp_path / "a.jsonl", [{"question": "fine", "answer": "2"}, {"question": "x <eos>", "answer": "4"}])
+    name = write(
+        tmp_path / "a.jsonl",
+        [{"question": "fine", "answer": "2"}, {"question": "x <eos>", "answer": "4"}],
+    )
     with pytest.raises(ValueError, match=r"a\.jsonl:2: .*<eos>"):
         evaluate(model, name, samples=0)

@@ -35,14 +35,20 @@ def test_an_exported_folder_loads_without_ascent(tmp_path: Path) -> None:
 
 
 def test_a_hub_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="someone/model is a hub name; export takes a run or a model folder"):
+    with pytest.raises(
+        ValueError, match="someone/model is a hub name; export takes a run or a model folder"
+    ):
         export("someone/model", tmp_path / "plain")
 
 
 GRPO: dict[str, Any] = {
-    "algorithm": "grpo", "model": {"policy": "base"}, "data": {"train": "arithmetic:8"}, "rewards": [{"use": "exact"}],
-    "rollouts": {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 4}, "run": {"steps": 1},
-}  # fmt: skip
+    "algorithm": "grpo",
+    "model": {"policy": "base"},
+    "data": {"train": "arithmetic:8"},
+    "rewards": [{"use": "exact"}],
+    "rollouts": {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 4},
+    "run": {"steps": 1},
+}
 
 
 @pytest.mark.parametrize("lora", [None, 4])
@@ -91,4 +97,7 @@ def test_a_merged_reward_model_keeps_its_head(tmp_path: Path) -> None:
     trained = load_policy(plan, tmp_path / "run", tmp_path / "run/checkpoints/1/model")
     stock = AutoModelForSequenceClassification.from_pretrained(target)
     assert torch.equal(stock.score.weight, score_layer(trained.module).weight)
-    assert load(target, head="scalar").normalization == load(tmp_path / "run", head="scalar").normalization
+    assert (
+        load(target, head="scalar").normalization
+        == load(tmp_path / "run", head="scalar").normalization
+    )

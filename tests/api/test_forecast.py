@@ -21,14 +21,20 @@ from tests.setup.runs import TINY
 PPO = {"algorithm": "ppo", "rollouts": {"group_size": 1, "prompts_per_step": 8}}
 
 
-@pytest.mark.parametrize("recipe", [TINY, ROLLOUTS, merge_configs(ROLLOUTS, PPO)], ids=["sft", "grpo", "ppo"])
-def test_phases_checkpoints_and_disk_are_those_of_the_run(recipe: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "recipe", [TINY, ROLLOUTS, merge_configs(ROLLOUTS, PPO)], ids=["sft", "grpo", "ppo"]
+)
+def test_phases_checkpoints_and_disk_are_those_of_the_run(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
     recipe = merge_configs(recipe, {"run": {"steps": 5, "save_every": 2, "keep": 2}})
     found = ascent.forecast(recipe, say=lambda line: None)
     ascent.train(recipe, run=tmp_path / "run", progress=False, say=lambda line: None)
     run = read_run(tmp_path / "run")
     assert set(found.phases) == {name for name in run.metrics[-1] if name in found.phases}
-    assert sum(found.phases.values()) == pytest.approx(found.step_seconds, rel=0.5)  # middles of noisy times
+    assert sum(found.phases.values()) == pytest.approx(
+        found.step_seconds, rel=0.5
+    )  # middles of noisy times
     folders = [each for each in (tmp_path / "run/checkpoints").iterdir() if each.is_dir()]
     size = sum(each.stat().st_size for each in folders[0].rglob("*") if each.is_file())
     assert found.checkpoint_bytes == pytest.approx(size, rel=0.05)
@@ -70,18 +76,28 @@ def test_a_card_that_is_not_here() -> None:
     found = ascent.forecast(ROLLOUTS, gpu="H100", say=lambda line: None)
     assert found.device == "H100" and found.available == 80e9
     assert set(found.phases) == {"time/sample", "time/update", "time/prepare"}
-    slower = ascent.forecast(ROLLOUTS, {"rollouts.max_new_tokens": 60}, gpu="H100", say=lambda line: None)
+    slower = ascent.forecast(
+        ROLLOUTS, {"rollouts.max_new_tokens": 60}, gpu="H100", say=lambda line: None
+    )
     assert slower.phases["time/sample"] > 5 * found.phases["time/sample"]
     free = {**ROLLOUTS, "model": {"policy": "tiny:llama"}}
     by_default, half, single = (
         ascent.forecast(free, more, gpu="H100", say=lambda line: None)
         for more in ({}, {"model.dtype": "bfloat16"}, {"model.dtype": "float32"})
     )
-    assert by_default == half and half.memory < single.memory  # not the dtype of the machine that forecasts
-    many, few = ({"rollouts.group_size": 64, "rollouts.prompts_per_step": count} for count in (32, 8))
-    waves = [ascent.forecast(ROLLOUTS, each, gpu="H100", say=lambda line: None) for each in (many, few)]
+    assert (
+        by_default == half and half.memory < single.memory
+    )  # not the dtype of the machine that forecasts
+    many, few = (
+        {"rollouts.group_size": 64, "rollouts.prompts_per_step": count} for count in (32, 8)
+    )
+    waves = [
+        ascent.forecast(ROLLOUTS, each, gpu="H100", say=lambda line: None) for each in (many, few)
+    ]
     # 2,048 sequences run 1,024 at a time, as in the engine (`sizing.cuda_max_num_seqs`), 512 at once.
-    assert waves[0].phases["time/sample"] == pytest.approx(2 * waves[1].phases["time/sample"], rel=0.1)
+    assert waves[0].phases["time/sample"] == pytest.approx(
+        2 * waves[1].phases["time/sample"], rel=0.1
+    )
     adapter = ascent.forecast(free, {"model.lora": 4}, gpu="H100", say=lambda line: None)
     assert adapter.checkpoint_bytes < half.checkpoint_bytes / 5 and adapter.memory < half.memory
     with pytest.raises(ValueError, match="has no data sheet"):
@@ -93,7 +109,9 @@ def going_on(folder: Path, scores: list[float], steps: int) -> Path:
     ascent.train(ROLLOUTS, run=folder, progress=False, say=lambda line: None)
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("steps: 6", f"steps: {steps}"))
-    lines = [json.dumps({"step": step, "reward/correct": score}) for step, score in enumerate(scores, 1)]
+    lines = [
+        json.dumps({"step": step, "reward/correct": score}) for step, score in enumerate(scores, 1)
+    ]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -124,5 +142,7 @@ def test_the_command(tmp_path: Path) -> None:
     recipe.write_text(json.dumps(TINY))
     done = CliRunner().invoke(app, ["forecast", str(recipe), "run.steps=7"], catch_exceptions=False)
     assert done.exit_code == 0 and "7 steps" in done.stdout and "peak memory" in done.stdout
-    done = CliRunner().invoke(app, ["forecast", str(recipe), "--gpu", "H200", "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, ["forecast", str(recipe), "--gpu", "H200", "--json"], catch_exceptions=False
+    )
     assert json.loads(done.stdout)["device"] == "H200"

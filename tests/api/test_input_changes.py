@@ -29,12 +29,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = furnished(tmp_path_factory.mktemp("world"))
         patch.syspath_prepend(str(folder))  # so that a reward's own module is found
-        patch.setattr("ascent.runs.folder.draw", lambda *_, **__: None)  # it takes longer than the training
+        patch.setattr(
+            "ascent.runs.folder.draw", lambda *_, **__: None
+        )  # it takes longer than the training
         yield folder
 
 
 @pytest.fixture(scope="module")
-def killed(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, bytes]]:
+def killed(
+    world: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, bytes]]:
     """A run of each kind that was killed after its first step, and the weights that it would have ended with."""
     known: dict[str, tuple[Path, bytes]] = {}
 
@@ -76,7 +80,9 @@ def changed(world: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_changed_and_the_run_ends_in_the_same_weights(kind: str, killed: Any, copied: Any, world: Path) -> None:
+def test_nothing_changed_and_the_run_ends_in_the_same_weights(
+    kind: str, killed: Any, copied: Any, world: Path
+) -> None:
     folder, said = copied(kind), []
     assert resume_run(folder, say=said.append) == 2
     assert weights_of(folder, 2) == killed(kind)[1]
@@ -90,14 +96,22 @@ def test_an_input_that_changed_is_named_and_refused_unless_accepted(
 ) -> None:
     """Nothing of it is touched by the refusal: restored, the same run goes on."""
     folder, path = copied(kind), changed(file)
-    before = sorted((each, each.read_bytes()) for each in folder.rglob("*") if each.is_file() and each.name != "lock")
+    before = sorted(
+        (each, each.read_bytes())
+        for each in folder.rglob("*")
+        if each.is_file() and each.name != "lock"
+    )
     with pytest.raises(ValueError) as refused:
         resume_run(folder, say=quiet)
     text = str(refused.value)
     lines = [line for line in text.splitlines() if line.strip().startswith(f"{key} ")]
     assert len(lines) == 1 and path.name in lines[0] and str(path.parent) in lines[0], text
     assert "--accept-changes" in text
-    after = sorted((each, each.read_bytes()) for each in folder.rglob("*") if each.is_file() and each.name != "lock")
+    after = sorted(
+        (each, each.read_bytes())
+        for each in folder.rglob("*")
+        if each.is_file() and each.name != "lock"
+    )
     assert after == before
 
 
@@ -105,11 +119,22 @@ def test_every_kind_of_run_has_each_of_its_inputs_tested(killed: Any, world: Pat
     """What is recorded of each kind, but models that only a start needs and what others show already."""
     tested = {(kind, key) for kind, key, _ in INPUTS}
     shown = {
-        ("sft", "model.policy"), ("dpo", "model.policy"), ("reward_model", "model.policy"), ("kd", "model.policy"),
-        ("a row", "model.policy"), ("ppo", "model.critic_from"),  # only a start needs them
-    }  # fmt: skip
-    alike = {"a row": "sft", "ppo with lora": "grpo", "instructgpt": "grpo", "tools": "grpo", "an environment": "grpo",
-             "kd": "sft", "dpo from its policy": "dpo"}  # fmt: skip
+        ("sft", "model.policy"),
+        ("dpo", "model.policy"),
+        ("reward_model", "model.policy"),
+        ("kd", "model.policy"),
+        ("a row", "model.policy"),
+        ("ppo", "model.critic_from"),  # only a start needs them
+    }
+    alike = {
+        "a row": "sft",
+        "ppo with lora": "grpo",
+        "instructgpt": "grpo",
+        "tools": "grpo",
+        "an environment": "grpo",
+        "kd": "sft",
+        "dpo from its policy": "dpo",
+    }
     for kind in KINDS:
         for each in json.loads((killed(kind)[0] / "inputs.json").read_text())["inputs"]:
             pairs = {(kind, each["key"]), (alike.get(kind, kind), each["key"])}
@@ -117,16 +142,23 @@ def test_every_kind_of_run_has_each_of_its_inputs_tested(killed: Any, world: Pat
             assert each["content"], each
 
 
-def test_accepted_changes_count_from_the_next_step_and_are_written_down(copied: Any, killed: Any, changed: Any) -> None:
+def test_accepted_changes_count_from_the_next_step_and_are_written_down(
+    copied: Any, killed: Any, changed: Any
+) -> None:
     folder, path = copied("grpo"), changed("train_prompts.jsonl")
     said: list[str] = []
     assert resume_run(folder, accept_changes=True, say=said.append) == 2
-    assert any(line.startswith(f"data.train {path} ") and line.endswith("accepted, from step 2 on") for line in said)
+    assert any(
+        line.startswith(f"data.train {path} ") and line.endswith("accepted, from step 2 on")
+        for line in said
+    )
     (line,) = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
     assert (line["step"], line["key"], line["input"]) == (2, "data.train", True)
     assert line["was"]["content"] != line["now"]["content"]
     assert weights_of(folder, 2) != killed("grpo")[1]
-    shutil.rmtree(folder / "checkpoints/2")  # from step 2 on it is the run's own: nothing is to be accepted again
+    shutil.rmtree(
+        folder / "checkpoints/2"
+    )  # from step 2 on it is the run's own: nothing is to be accepted again
     again: list[str] = []
     assert resume_run(folder, say=again.append) == 2
     assert not any("from step" in line for line in again)
@@ -140,21 +172,29 @@ def test_log_probs_of_another_reference_are_not_used(copied: Any, changed: Any) 
     changed("reference/model.safetensors")
     said: list[str] = []
     resume_run(folder, accept_changes=True, say=said.append)
-    assert any("it is of another reference); its log-probs are computed again" in line for line in said)
+    assert any(
+        "it is of another reference); its log-probs are computed again" in line for line in said
+    )
 
 
-def test_what_only_a_start_needs_is_not_looked_at_later(copied: Any, killed: Any, changed: Any) -> None:
+def test_what_only_a_start_needs_is_not_looked_at_later(
+    copied: Any, killed: Any, changed: Any
+) -> None:
     folder = copied("sft")
     path = changed("policy/model.safetensors")
     assert resume_run(folder, say=quiet) == 2
     assert weights_of(folder, 2) == killed("sft")[1]
     shutil.rmtree(folder / "checkpoints")  # now it starts again
-    with pytest.raises(ValueError, match=rf"model.policy {path.parent} has another content \(model.safetensors "):
+    with pytest.raises(
+        ValueError, match=rf"model.policy {path.parent} has another content \(model.safetensors "
+    ):
         resume_run(folder, say=quiet)
 
 
 @pytest.mark.parametrize("gone", ["train_prompts.jsonl", "reward.py", "policy"])
-def test_an_input_that_is_gone_is_named(gone: str, copied: Any, world: Path, tmp_path: Path) -> None:
+def test_an_input_that_is_gone_is_named(
+    gone: str, copied: Any, world: Path, tmp_path: Path
+) -> None:
     folder = copied("grpo")
     (world / gone).rename(tmp_path / gone)
     try:
@@ -171,11 +211,15 @@ def test_a_run_as_policy_is_held_to_the_checkpoint_that_it_was(world: Path, tmp_
     settings.pop("run.evaluate_every")
     train_plan(resolve(validate(nest_keys(settings))), tmp_path / "sft", say=quiet)
     said: list[str] = []
-    plan = resolve(validate(nest_keys({**KINDS["grpo"](world), "model.policy": str(tmp_path / "sft")})))
+    plan = resolve(
+        validate(nest_keys({**KINDS["grpo"](world), "model.policy": str(tmp_path / "sft")}))
+    )
     train_plan(plan, tmp_path / "whole", say=said.append)
     held = tmp_path / "sft/checkpoints/2/model"
     assert f"model.policy {tmp_path / 'sft'} is {held}" in said
-    assert yaml.safe_load((tmp_path / "whole/config.yaml").read_text())["model"]["policy"] == str(tmp_path / "sft")
+    assert yaml.safe_load((tmp_path / "whole/config.yaml").read_text())["model"]["policy"] == str(
+        tmp_path / "sft"
+    )
     _edit(tmp_path / "sft", {"run.steps": 3})
     resume_run(tmp_path / "sft", say=quiet)
     final = weights_of(tmp_path / "whole", 2)
@@ -184,7 +228,10 @@ def test_a_run_as_policy_is_held_to_the_checkpoint_that_it_was(world: Path, tmp_
     assert weights_of(tmp_path / "whole", 2) == final
     shutil.rmtree(tmp_path / "whole/checkpoints/2")
     shutil.rmtree(held.parent)
-    with pytest.raises(ValueError, match=rf"has another content .* at {tmp_path}/sft/checkpoints/3/model, which was "):
+    with pytest.raises(
+        ValueError,
+        match=rf"has another content .* at {tmp_path}/sft/checkpoints/3/model, which was ",
+    ):
         resume_run(tmp_path / "whole", say=quiet)
 
 
@@ -215,7 +262,9 @@ def test_an_edit_of_the_recipe_is_reported_recorded_and_has_an_effect(
     resume_run(folder, say=said.append)
     assert words in said
     lines = [json.loads(line) for line in (folder / "changes.jsonl").read_text().splitlines()]
-    assert all(line["step"] == 2 for line in lines) and {line["key"] for line in lines} >= {words.split()[0]}
+    assert all(line["step"] == 2 for line in lines) and {line["key"] for line in lines} >= {
+        words.split()[0]
+    }
     other_bits = weights_of(folder, 2) != killed(kind)[1]
     assert other_bits == ("run.steps" not in edit)
     shutil.rmtree(folder / f"checkpoints/{3 if 'run.steps' in edit else 2}")
@@ -226,7 +275,11 @@ def test_an_edit_of_the_recipe_is_reported_recorded_and_has_an_effect(
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("grpo", {"algorithm": "rloo"}, r"algorithm 'grpo' -> 'rloo' cannot be changed on resume"),
-    ("grpo", {"seed": 1}, r"seed 0 -> 1 cannot be changed on resume: all random numbers so far depend on the old one"),
+    (
+        "grpo",
+        {"seed": 1},
+        r"seed 0 -> 1 cannot be changed on resume: all random numbers so far depend on the old one",
+    ),
     (
         "grpo",
         {"cells.policy_loss": {"use": "cispo"}},
@@ -246,7 +299,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("sft", {"data.batch_size": 2}, r"data.batch_size 4 -> 2 cannot be changed on resume"),
     ("sft", {"data.shuffle": False}, r"data.shuffle true -> false cannot be changed on resume"),
-    ("sft", {"model.policy": "nowhere"}, r"model.policy .* -> nowhere has no effect: it is read at the start"),
+    (
+        "sft",
+        {"model.policy": "nowhere"},
+        r"model.policy .* -> nowhere has no effect: it is read at the start",
+    ),
 ]
 
 
@@ -264,7 +321,9 @@ def test_an_edit_that_cannot_mean_what_it_says_is_refused_accepted_or_not(
             resume_run(folder, accept_changes=accept, say=quiet)
 
 
-def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, killed: Any, world: Path) -> None:
+def test_a_name_that_stands_for_the_same_content_is_no_other_input(
+    copied: Any, killed: Any, world: Path
+) -> None:
     folder = copied("grpo")
     moved = world / "moved" / "train_prompts.jsonl"
     moved.parent.mkdir()
@@ -279,7 +338,10 @@ def test_a_name_that_stands_for_the_same_content_is_no_other_input(copied: Any, 
 def test_a_run_without_its_inputs_written_down_is_refused(copied: Any) -> None:
     folder = copied("sft")
     (folder / "inputs.json").unlink()
-    with pytest.raises(ValueError, match=r"has no inputs.json: the version of Ascent that made it recorded no inputs"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no inputs.json: the version of Ascent that made it recorded no inputs",
+    ):
         resume_run(folder, say=quiet)
 
 

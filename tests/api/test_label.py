@@ -35,13 +35,20 @@ class Browser:
         monkeypatch.setattr(SERVER, "serve", self)
 
     def __call__(self, app: Any, sock: Any) -> None:
-        with serving(app) as url, httpx.Client(base_url=url, headers={"origin": url.rstrip("/")}) as client:
+        with (
+            serving(app) as url,
+            httpx.Client(base_url=url, headers={"origin": url.rstrip("/")}) as client,
+        ):
             for name in self.names:
                 state = client.get("/api/question", params={"annotator": name}).json()
                 for _ in range(self.most):
                     if state["question"] is None:
                         break
-                    sent = {"annotator": name, "ticket": state["question"]["ticket"], "verdict": "first"}
+                    sent = {
+                        "annotator": name,
+                        "ticket": state["question"]["ticket"],
+                        "verdict": "first",
+                    }
                     state = client.post("/api/judge", json=sent).json()
         raise KeyboardInterrupt
 
@@ -65,19 +72,28 @@ def write_answers(path: Path, count: int = 5) -> str:
     return str(path)
 
 
-def test_a_file_into_the_default_file(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_into_the_default_file(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_answers(tmp_path / "some.answers.jsonl")
     monkeypatch.chdir(tmp_path)
     page = browser("ann", most=4)
     found = page.label(source, overlap=0.0, repeat=0.0)
-    assert found.out == Path("some.answers.labels.jsonl") and (found.questions, found.verdicts) == (5, 4)
+    assert found.out == Path("some.answers.labels.jsonl") and (found.questions, found.verdicts) == (
+        5,
+        4,
+    )
     assert found.left_out == {"empty answers": 5, "duplicate answers": 5}
-    assert "not asked about: 5 empty answers" in page.said and page.said[-1].startswith("open http://127.0.0.1:")
+    assert "not asked about: 5 empty answers" in page.said and page.said[-1].startswith(
+        "open http://127.0.0.1:"
+    )
     again = browser("bob")
     found = again.label(source, overlap=0.0, repeat=0.0)
     assert "5 questions; 4 verdicts so far" in again.said[-2]
     assert found.agreement.verdicts == {"ann": {"first": 4}, "bob": {"first": 1}}
-    with pytest.raises(ValueError, match=r"holds verdicts of the form pairs .*; give the same arguments as before"):
+    with pytest.raises(
+        ValueError, match=r"holds verdicts of the form pairs .*; give the same arguments as before"
+    ):
         again.label(source, form="ratings")
 
 
@@ -86,39 +102,54 @@ def test_everybody_has_a_link_and_another_address_a_token(browser: Any, tmp_path
     source, out = write_answers(tmp_path / "a.jsonl"), tmp_path / "o.jsonl"
     page.label(source, out=out, annotators=["Ann Lee", "bob"], host="0.0.0.0")
     ann, bob = page.said[-2:]
-    assert ann.startswith("Ann Lee: http://") and ann.endswith("&annotator=Ann%20Lee") and "?token=" in ann
+    assert (
+        ann.startswith("Ann Lee: http://")
+        and ann.endswith("&annotator=Ann%20Lee")
+        and "?token=" in ann
+    )
     assert bob.endswith("&annotator=bob")
 
 
 @pytest.mark.slow
 def test_the_rollouts_of_a_run(browser: Any, tmp_path: Path) -> None:
     grpo = {
-        "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "style:8",
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "data.train": "style:8",
         "rewards": [{"use": "exact"}],
-        "rollouts": {"prompts_per_step": 2, "group_size": 3, "max_new_tokens": 6}, "run.steps": 2,
-    }  # fmt: skip
+        "rollouts": {"prompts_per_step": 2, "group_size": 3, "max_new_tokens": 6},
+        "run.steps": 2,
+    }
     ascent.train(grpo, run=tmp_path / "grpo", say=lambda line: None)
     out = tmp_path / "labels.jsonl"
     found = browser("ann").label(str(tmp_path / "grpo"), out=out, repeat=0.0, step=2)
-    assert found.questions == 2 and all("@2#" in row["id"] and row["models"][0] == "grpo" for row in read(out))
+    assert found.questions == 2 and all(
+        "@2#" in row["id"] and row["models"][0] == "grpo" for row in read(out)
+    )
     with pytest.raises(ValueError, match=r"step 3 of .* has no logged rollouts"):
         browser().label(str(tmp_path / "grpo"), step=3, out=out)
 
 
 @pytest.mark.slow
-def test_models_answer_prompts_and_the_terminal_goes_on(browser: Any, model: str, tmp_path: Path) -> None:
+def test_models_answer_prompts_and_the_terminal_goes_on(
+    browser: Any, model: str, tmp_path: Path
+) -> None:
     out = tmp_path / "labels.jsonl"
     sampling: dict[str, Any] = {"samples": 2, "max_new_tokens": 5, "seed": 3, "repeat": 0.0}
     found = browser("ann", most=2).label(model, prompts="style:6", out=out, **sampling)
     assert found.verdicts == 2 and (tmp_path / "labels.samples.jsonl").is_file()
     person = Person(*[Verdict("tie")] * 4)
-    more = collect(model, "style:6", out=out, annotator="ann", person=person, say=lambda line: None, **sampling)
+    more = collect(
+        model, "style:6", out=out, annotator="ann", person=person, say=lambda line: None, **sampling
+    )
     assert more.finished and [row["verdict"] for row in read(out)] == ["first"] * 2 + ["tie"] * 4
     assert browser("ann").label(model, prompts="style:6", out=out, **sampling).verdicts == 6
 
 
 @pytest.mark.slow
-def test_rounds_go_on_with_what_several_people_judged_on_the_page(browser: Any, model: str, tmp_path: Path) -> None:
+def test_rounds_go_on_with_what_several_people_judged_on_the_page(
+    browser: Any, model: str, tmp_path: Path
+) -> None:
     dpo = {"algorithm": "dpo", "data": {"max_tokens": 64, "batch_size": 2}, "run": {"steps": 1}}
     asked = {"prompts": "style:6", "samples": 2, "max_new_tokens": 5}
     tree = recipe(rounds=1, reward_model=None, sft=model, policy=dpo, collect=asked, measure=None)
@@ -126,13 +157,18 @@ def test_rounds_go_on_with_what_several_people_judged_on_the_page(browser: Any, 
     with pytest.raises(StageStopped, match="1 of 6 questions") as stopped:
         iterate(rounds, run=folder, person=Person(Verdict("first"), "quit"), say=lambda line: None)
     words = str(stopped.value).partition("ascent label ")[2].split()
-    options = {name[2:].replace("-", "_"): value for name, value in zip(words[1::2], words[2::2], strict=True)}
+    options = {
+        name[2:].replace("-", "_"): value
+        for name, value in zip(words[1::2], words[2::2], strict=True)
+    }
     for name in ("samples", "per_prompt", "max_new_tokens", "seed"):
         options[name] = int(options[name])
     options["temperature"] = float(options["temperature"])
     found = browser("ann", "bob", most=3).label(words[0], **options)
     assert found.verdicts >= 6 and set(found.agreement.verdicts) == {"person", "ann", "bob"}
-    (done,) = iterate(rounds, run=folder, person=Person(), say=lambda line: None)  # nobody is asked again
+    (done,) = iterate(
+        rounds, run=folder, person=Person(), say=lambda line: None
+    )  # nobody is asked again
     assert done.policy == folder / "round-1/policy"
     assert (folder / "round-1/comparisons.jsonl").read_text() == Path(options["out"]).read_text()
 
@@ -145,23 +181,33 @@ def test_rounds_go_on_with_what_several_people_judged_on_the_page(browser: Any, 
         ({"step": 3}, "step=3 chooses among the logged rollouts of a run"),
         ({"form": "thumbs"}, "must be one of pairs, rankings, ratings"),
         ({"guidelines": "absent.md"}, "absent.md"),
-        ({"sources": ["a.jsonl", "b.jsonl"]}, "2 sources, but without --prompts one run or one file is judged"),
+        (
+            {"sources": ["a.jsonl", "b.jsonl"]},
+            "2 sources, but without --prompts one run or one file is judged",
+        ),
         ({"sources": ["a", "b"], "prompts": "style", "out": None}, "give --out labels.jsonl"),
         ({"sources": "absent.jsonl"}, "no file or folder at absent.jsonl"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(browser: Any, tmp_path: Path, options: Any, problem: str) -> None:
+def test_what_cannot_be_asked_is_refused(
+    browser: Any, tmp_path: Path, options: Any, problem: str
+) -> None:
     given = {"sources": write_answers(tmp_path / "a.jsonl"), "out": tmp_path / "o.jsonl", **options}
     with pytest.raises((ValueError, OSError), match=problem):
         browser().label(given.pop("sources"), **given)
 
 
-def test_answers_that_are_all_equal_and_a_file_in_use_are_refused(browser: Any, tmp_path: Path) -> None:
+def test_answers_that_are_all_equal_and_a_file_in_use_are_refused(
+    browser: Any, tmp_path: Path
+) -> None:
     (tmp_path / "same.jsonl").write_text('{"prompt": "q", "responses": ["a", "a"]}\n')
     with pytest.raises(ValueError, match="no two different answers to one prompt"):
         browser().label(str(tmp_path / "same.jsonl"), out=tmp_path / "o.jsonl")
     with pytest.raises(ValueError, match="is the file that is judged; give another --out"):
         browser().label(str(tmp_path / "same.jsonl"), out=tmp_path / "same.jsonl")
     source = write_answers(tmp_path / "a.jsonl")
-    with PreferenceLog(tmp_path / "o.jsonl"), pytest.raises(ValueError, match="being written by another process"):
+    with (
+        PreferenceLog(tmp_path / "o.jsonl"),
+        pytest.raises(ValueError, match="being written by another process"),
+    ):
         browser().label(source, out=tmp_path / "o.jsonl")

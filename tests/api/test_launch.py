@@ -15,7 +15,13 @@ from ascent.api.launch import resume_in_processes
 from ascent.cli.main import refuse_ranks
 from ascent.parallel.launch import RanksFailed
 
-CHANGES = ["model=tiny:llama", "data=arithmetic:64", "run.steps=2", "run.save_every=1", "data.batch_size=8"]
+CHANGES = [
+    "model=tiny:llama",
+    "data=arithmetic:64",
+    "run.steps=2",
+    "run.save_every=1",
+    "data.batch_size=8",
+]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +34,9 @@ CHANGES = ["model=tiny:llama", "data=arithmetic:64", "run.steps=2", "run.save_ev
 )
 def test_objects_cannot_go_to_new_processes(given: dict[str, Any], words: str) -> None:
     arguments = {"recipe": "sft", **given}
-    with pytest.raises(ValueError, match=rf"not Python objects \({words}\); start this script with torchrun"):
+    with pytest.raises(
+        ValueError, match=rf"not Python objects \({words}\); start this script with torchrun"
+    ):
         ascent.train(arguments.pop("recipe"), processes=2, **arguments)
 
 
@@ -47,9 +55,20 @@ def test_a_wrong_layout_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.learning
 def test_torchrun_and_processes_end_in_the_same_bits(tmp_path: Path) -> None:
-    run = ascent.train("sft", CHANGES, run=tmp_path / "own", processes=2, progress=False, say=lambda line: None)
+    run = ascent.train(
+        "sft", CHANGES, run=tmp_path / "own", processes=2, progress=False, say=lambda line: None
+    )
     assert run.state == "finished" and run.environment[-1]["hardware"]["ranks"] == 2
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "--", "ascent"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "--",
+        "ascent",
+    ]
     words = ["train", "sft", *CHANGES, "--run", str(tmp_path / "torchrun"), "--no-progress"]
     subprocess.run([*torchrun, *words], check=True, timeout=300)
     own, other = (
@@ -59,5 +78,10 @@ def test_torchrun_and_processes_end_in_the_same_bits(tmp_path: Path) -> None:
     assert own == other
     with pytest.raises(RanksFailed):  # it is finished
         resume_in_processes(
-            tmp_path / "own", 2, accept_changes=False, layout="auto", progress=False, say=lambda line: None
+            tmp_path / "own",
+            2,
+            accept_changes=False,
+            layout="auto",
+            progress=False,
+            say=lambda line: None,
         )

@@ -18,16 +18,28 @@ from ascent.models.tiny import create
 from ascent.records import Prompt, Reply
 from ascent.runs.folder import read_run
 
-ROWS: list[dict[str, Any]] = [{"prompt": f"{n}+1=", "answer": str(n + 1), "kind": "sum"} for n in range(8)]
+ROWS: list[dict[str, Any]] = [
+    {"prompt": f"{n}+1=", "answer": str(n + 1), "kind": "sum"} for n in range(8)
+]
 PAIRS = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
 SFT = {
-    "algorithm": "sft", "model.policy": "tiny:llama", "data.batch_size": 4, "data.max_tokens": 64, "run.steps": 2,
+    "algorithm": "sft",
+    "model.policy": "tiny:llama",
+    "data.batch_size": 4,
+    "data.max_tokens": 64,
+    "run.steps": 2,
     "update.learning_rate": 1e-3,
-}  # fmt: skip
+}
 GRPO = {
-    "algorithm": "grpo", "model.policy": "tiny:llama", "rollouts.group_size": 4, "rollouts.prompts_per_step": 2,
-    "rollouts.max_new_tokens": 4, "run.steps": 2, "run.save_every": 1, "update.learning_rate": 1e-3,
-}  # fmt: skip
+    "algorithm": "grpo",
+    "model.policy": "tiny:llama",
+    "rollouts.group_size": 4,
+    "rollouts.prompts_per_step": 2,
+    "rollouts.max_new_tokens": 4,
+    "run.steps": 2,
+    "run.save_every": 1,
+    "update.learning_rate": 1e-3,
+}
 
 
 def brief(rollout: ascent.Rollout) -> float:
@@ -51,7 +63,9 @@ def train(folder: Path, recipe: Any, *overrides: Any, **objects: Any) -> str:
 
 
 def weights(folder: Path, step: int = 2) -> str:
-    return hashlib.sha256((folder / f"checkpoints/{step}/model/model.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256(
+        (folder / f"checkpoints/{step}/model/model.safetensors").read_bytes()
+    ).hexdigest()
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -75,7 +89,9 @@ def test_rows_from_python_train_as_the_file_of_those_rows(tmp_path: Path) -> Non
     }
     other = found.pop("other")
     assert len(set(found.values())) == 1 and other not in found.values()
-    assert "train: python:list[" in config(tmp_path / "list") and "evaluate: python:list[" in config(tmp_path / "list")
+    assert "train: python:list[" in config(
+        tmp_path / "list"
+    ) and "evaluate: python:list[" in config(tmp_path / "list")
     assert "train: python:Dataset[" in config(tmp_path / "Dataset")
     assert config(tmp_path / "list") != config(tmp_path / "other")
 
@@ -83,7 +99,9 @@ def test_rows_from_python_train_as_the_file_of_those_rows(tmp_path: Path) -> Non
 def test_prompts_and_rewards_from_python_sample_and_train_as_files(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FILE)
     data = write(tmp_path / "train.jsonl", ROWS)
-    by_name = train(tmp_path / "a", GRPO, {"data": data, "rewards": [{"use": f"{tmp_path}/mine.py:brief"}]})
+    by_name = train(
+        tmp_path / "a", GRPO, {"data": data, "rewards": [{"use": f"{tmp_path}/mine.py:brief"}]}
+    )
     assert train(tmp_path / "b", GRPO, data=ROWS, rewards=[brief]) == by_name
     assert "use: python:brief[" in config(tmp_path / "b")
     names = [set(read_run(tmp_path / run).metrics[-1]) for run in "ab"]
@@ -92,9 +110,18 @@ def test_prompts_and_rewards_from_python_sample_and_train_as_files(tmp_path: Pat
     assert halved != by_name and "weight: 0.5" in config(tmp_path / "c")
 
 
-def by_columns(prompts: Any, completions: Any, completion_ids: Any, kind: Any, **columns: Any) -> list[float]:
-    assert prompts[0] in [row["prompt"] for row in ROWS] and set(kind) == {"sum"} and set(columns) == {"answer"}
-    return [text.count("1") + len(ids) / 8 for text, ids in zip(completions, completion_ids, strict=True)]
+def by_columns(
+    prompts: Any, completions: Any, completion_ids: Any, kind: Any, **columns: Any
+) -> list[float]:
+    assert (
+        prompts[0] in [row["prompt"] for row in ROWS]
+        and set(kind) == {"sum"}
+        and set(columns) == {"answer"}
+    )
+    return [
+        text.count("1") + len(ids) / 8
+        for text, ids in zip(completions, completion_ids, strict=True)
+    ]
 
 
 async def later(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any) -> float:
@@ -109,7 +136,8 @@ def test_functions_of_trl_and_verl_in_a_run(tmp_path: Path) -> None:
     trl = train(tmp_path / "b", GRPO, data=ROWS, rewards=[by_columns], say=lines.append)
     assert trl == ours
     assert any(
-        line.startswith("reward by_columns: called with TRL's signature (prompts, completions") for line in lines
+        line.startswith("reward by_columns: called with TRL's signature (prompts, completions")
+        for line in lines
     )
     train(tmp_path / "c", GRPO, data=ROWS, rewards=[later], say=lines.append)
     assert any(line.startswith("reward later: called with verl's signature") for line in lines)
@@ -117,7 +145,10 @@ def test_functions_of_trl_and_verl_in_a_run(tmp_path: Path) -> None:
 
 def test_a_loaded_model_trains_as_its_folder(tmp_path: Path) -> None:
     folder = create(tmp_path / "m", seed=3)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
     before = {name: each.clone() for name, each in model.state_dict().items()}
     dpo = {**SFT, "algorithm": "dpo"}
     del dpo["model.policy"]
@@ -153,9 +184,12 @@ def test_an_environment_class_and_function(tmp_path: Path) -> None:
     by_class = train(tmp_path / "a", GRPO, data=ROWS, rewards=["env"], env=Guessing)
     section = {"use": lambda prompt: Guess(prompt), "max_turns": 2}
     assert train(tmp_path / "b", GRPO, data=ROWS, rewards=["env"], env=section) == by_class
-    assert "use: python:Guessing[" in config(tmp_path / "a") and "max_turns: 2" in config(tmp_path / "b")
+    assert "use: python:Guessing[" in config(tmp_path / "a") and "max_turns: 2" in config(
+        tmp_path / "b"
+    )
     with pytest.raises(
-        ValueError, match=r"env\.use is python:Guessing.*ascent\.resume\(.*, data=\.\.\., env=\.\.\.\)"
+        ValueError,
+        match=r"env\.use is python:Guessing.*ascent\.resume\(.*, data=\.\.\., env=\.\.\.\)",
     ) as e:
         ascent.resume(tmp_path / "a")
     assert "model" not in str(e.value).partition("pass them")[2]
@@ -168,36 +202,62 @@ def test_resume_takes_the_objects_again(tmp_path: Path) -> None:
     assert not (tmp_path / "r/checkpoints/2").exists()
     words = str(CliRunner().invoke(app, ["resume", str(tmp_path / "r")]).exception)
     assert "data.train is python:list[" in words and "rewards[0].use is python:brief[" in words
-    assert words.endswith(f'pass them from Python: ascent.resume("{tmp_path}/r", data=..., rewards=...)')
+    assert words.endswith(
+        f'pass them from Python: ascent.resume("{tmp_path}/r", data=..., rewards=...)'
+    )
 
     changed = [dict(row, answer="0") for row in ROWS]
-    with pytest.raises(ValueError, match=r"data\.train python:list\[\w+\] has another content \(rows \w+ -> \w+\)"):
+    with pytest.raises(
+        ValueError, match=r"data\.train python:list\[\w+\] has another content \(rows \w+ -> \w+\)"
+    ):
         ascent.resume(tmp_path / "r", data=changed, rewards=[brief])
-    with pytest.raises(ValueError, match=r"rewards\[0\]\.use python:brief\[\w+\] has another content"):
+    with pytest.raises(
+        ValueError, match=r"rewards\[0\]\.use python:brief\[\w+\] has another content"
+    ):
         ascent.resume(tmp_path / "r", data=ROWS, rewards=[lambda rollout: 1.0])
-    with pytest.raises(ValueError, match=r"rewards= has 2 entries, but .* has 1; pass all of them, in their order"):
+    with pytest.raises(
+        ValueError, match=r"rewards= has 2 entries, but .* has 1; pass all of them, in their order"
+    ):
         ascent.resume(tmp_path / "r", data=ROWS, rewards=[brief, brief])
-    with pytest.raises(ValueError, match=r"rewards= gives rewards\[0\]\.weight=0\.5, but .* has .*weight=1\.0"):
+    with pytest.raises(
+        ValueError, match=r"rewards= gives rewards\[0\]\.weight=0\.5, but .* has .*weight=1\.0"
+    ):
         ascent.resume(tmp_path / "r", data=ROWS, rewards=[(brief, 0.5)])
-    with pytest.raises(ValueError, match=r"eval_data= gives data\.evaluate=python:list.*has data\.evaluate=None"):
+    with pytest.raises(
+        ValueError, match=r"eval_data= gives data\.evaluate=python:list.*has data\.evaluate=None"
+    ):
         ascent.resume(tmp_path / "r", data=ROWS, rewards=[brief], eval_data=ROWS)
-    done = ascent.resume(tmp_path / "r", data=[dict(row) for row in ROWS], rewards=[brief], progress=False, say=quiet)
+    done = ascent.resume(
+        tmp_path / "r", data=[dict(row) for row in ROWS], rewards=[brief], progress=False, say=quiet
+    )
     assert done.state == "finished" and weights(tmp_path / "r") == full
 
 
 def test_a_changed_object_can_be_accepted(tmp_path: Path) -> None:
     ascent.train(
-        GRPO, data=ROWS, rewards=[brief], run=tmp_path / "r", callbacks=lambda step, _: True, progress=False, say=quiet
+        GRPO,
+        data=ROWS,
+        rewards=[brief],
+        run=tmp_path / "r",
+        callbacks=lambda step, _: True,
+        progress=False,
+        say=quiet,
     )
     lines: list[str] = []
     new = {"data": ROWS, "rewards": [lambda rollout: float(rollout.length)]}
     ascent.resume(tmp_path / "r", **new, accept_changes=True, progress=False, say=lines.append)
-    assert any("rewards[0].use python:brief" in line and "accepted, from step 2 on" in line for line in lines)
+    assert any(
+        "rewards[0].use python:brief" in line and "accepted, from step 2 on" in line
+        for line in lines
+    )
 
 
 def test_the_recipe_of_such_a_run_needs_its_objects(tmp_path: Path) -> None:
     train(tmp_path / "a", SFT, data=PAIRS)
-    with pytest.raises(ValueError, match=r"names Python objects.*data\.train is python:list.*ascent\.train\(.*data="):
+    with pytest.raises(
+        ValueError,
+        match=r"names Python objects.*data\.train is python:list.*ascent\.train\(.*data=",
+    ):
         ascent.train(tmp_path / "a/config.yaml", run=tmp_path / "b")
     assert train(tmp_path / "c", tmp_path / "a/config.yaml", data=PAIRS) == weights(tmp_path / "a")
 

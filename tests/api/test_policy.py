@@ -31,7 +31,9 @@ def letters(rollouts: list[ascent.Rollout]) -> list[float]:
 
 
 def train(recipe: dict[str, Any], folder: Path) -> Any:
-    return ascent.train({"model.policy": "tiny:llama"} | recipe, run=folder, progress=False, say=quiet)
+    return ascent.train(
+        {"model.policy": "tiny:llama"} | recipe, run=folder, progress=False, say=quiet
+    )
 
 
 def losses(run: Any) -> list[float]:
@@ -61,31 +63,46 @@ def run_snippet(name: str, most: int, monkeypatch: pytest.MonkeyPatch, folder: P
     return found
 
 
-def test_grpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpo_of_the_page_gives_the_recipes_loss_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = run_snippet("grpo", 40, monkeypatch, tmp_path)
-    reward = "    return sum(c in '0123456789 ' for c in rollout.text) / max(1, len(rollout.text))\n"
+    reward = (
+        "    return sum(c in '0123456789 ' for c in rollout.text) / max(1, len(rollout.text))\n"
+    )
     (tmp_path / "mine.py").write_text(f"def digits(rollout):\n{reward}")
     recipe = {
-        "algorithm": "grpo", "data.train": "sort_digits:64", "rewards": [{"use": f"{tmp_path}/mine.py:digits"}],
+        "algorithm": "grpo",
+        "data.train": "sort_digits:64",
+        "rewards": [{"use": f"{tmp_path}/mine.py:digits"}],
         "rollouts": {"prompts_per_step": 4, "group_size": 8, "max_new_tokens": 8},
-        "update.learning_rate": 1e-2, "run.steps": 4,
-    }  # fmt: skip
+        "update.learning_rate": 1e-2,
+        "run.steps": 4,
+    }
     assert own == losses(train(recipe, tmp_path / "run")) and own[-1] > 1e-4
-    assert (tmp_path / "runs/own-grpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
+    assert (tmp_path / "runs/own-grpo/model.safetensors").read_bytes() == weights_of(
+        tmp_path / "run", 4
+    )
 
 
 def check_grpo(dtype: str, parts: int, folder: Path, model: str = "tiny:llama") -> None:
     """Three steps of a loop and of a recipe, with `parts` updates each, end at the same weights."""
     (folder / "mine.py").write_text(LETTERS)
     recipe = {
-        "algorithm": "grpo", "model.policy": model, "model.dtype": dtype, "data.train": "sort_digits:64",
+        "algorithm": "grpo",
+        "model.policy": model,
+        "model.dtype": dtype,
+        "data.train": "sort_digits:64",
         "rewards": [{"use": f"{folder}/mine.py:letters"}],
         "rollouts": {"prompts_per_step": 4, "group_size": 8, "max_new_tokens": 8},
-        "update": {"learning_rate": 1e-2, "minibatches": parts}, "run.steps": 3,
-    }  # fmt: skip
+        "update": {"learning_rate": 1e-2, "minibatches": parts},
+        "run.steps": 3,
+    }
     train(recipe, folder / "run")
     policy = ascent.Policy(model, dtype=dtype, learning_rate=1e-2, max_new_tokens=8)
-    for _, chosen in zip(range(3), ascent.batches(ascent.load_data("sort_digits:64"), 4), strict=False):
+    for _, chosen in zip(
+        range(3), ascent.batches(ascent.load_data("sort_digits:64"), 4), strict=False
+    ):
         rollouts = policy.sample(chosen, n=8)
         batch = policy.pack(rollouts, letters(rollouts))
         batch["ref_logprobs_T"] = policy.reference_logprobs(batch)
@@ -96,32 +113,58 @@ def check_grpo(dtype: str, parts: int, folder: Path, model: str = "tiny:llama") 
 
 
 @pytest.mark.slow
-def test_where_the_samplers_logprobs_are_not_the_trainers_the_weights_are_the_recipes(tmp_path: Path) -> None:
+def test_where_the_samplers_logprobs_are_not_the_trainers_the_weights_are_the_recipes(
+    tmp_path: Path,
+) -> None:
     # Narrow: where the processor has no bfloat16 instructions, a product takes 200 times as long as in float32.
-    check_grpo("bfloat16", 2, tmp_path, str(tiny.create(tmp_path / "narrow", hidden=16, heads=2, intermediate=32)))
+    check_grpo(
+        "bfloat16",
+        2,
+        tmp_path,
+        str(tiny.create(tmp_path / "narrow", hidden=16, heads=2, intermediate=32)),
+    )
 
 
-def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = run_snippet("dpo", 25, monkeypatch, tmp_path)
     recipe = {
-        "algorithm": "dpo", "data.train": "sort_digits:64", "data.batch_size": 8, "update.learning_rate": 1e-3,
+        "algorithm": "dpo",
+        "data.train": "sort_digits:64",
+        "data.batch_size": 8,
+        "update.learning_rate": 1e-3,
         "run.steps": 4,
-    }  # fmt: skip
+    }
     assert own == losses(train(recipe, tmp_path / "run")) and own[-1] < own[0]
-    assert (tmp_path / "runs/own-dpo/model.safetensors").read_bytes() == weights_of(tmp_path / "run", 4)
+    assert (tmp_path / "runs/own-dpo/model.safetensors").read_bytes() == weights_of(
+        tmp_path / "run", 4
+    )
 
 
 @pytest.mark.slow
-def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp_path: Path) -> None:
+def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "mine.py").write_text(LETTERS)
     recipe = {
-        "algorithm": "ppo", "data.train": "sort_digits:64", "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
+        "algorithm": "ppo",
+        "data.train": "sort_digits:64",
+        "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
         "rollouts": {"prompts_per_step": 8, "max_new_tokens": 8},
-        "update": {"learning_rate": 1e-3, "minibatches": 2, "epochs": 2, "tokens_per_microbatch": 60}, "run.steps": 2,
-    }  # fmt: skip
+        "update": {
+            "learning_rate": 1e-3,
+            "minibatches": 2,
+            "epochs": 2,
+            "tokens_per_microbatch": 60,
+        },
+        "run.steps": 2,
+    }
     train(recipe, tmp_path / "run")
     given: dict[str, Any] = {"learning_rate": 1e-3, "tokens_per_microbatch": 60}
-    policy = ascent.Policy("tiny:llama", {"update.adam_eps": 1e-5}, max_new_tokens=8, temperature=0.7, **given)
+    policy = ascent.Policy(
+        "tiny:llama", {"update.adam_eps": 1e-5}, max_new_tokens=8, temperature=0.7, **given
+    )
     critic = ascent.Policy("tiny:llama", ["update.adam_eps=1e-5"], head="critic", **given)
     prompts = ascent.load_data("sort_digits:64")
     for _, chosen in zip(range(2), ascent.batches(prompts, 8), strict=False):
@@ -141,19 +184,30 @@ def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(tmp
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "kind", "options"),
-    [("sft", "examples", {}), ("kto", "unpaired", {"beta": 0.2}), ("orpo", "pairs", {}), ("reward_model", "pairs", {})],
+    [
+        ("sft", "examples", {}),
+        ("kto", "unpaired", {"beta": 0.2}),
+        ("orpo", "pairs", {}),
+        ("reward_model", "pairs", {}),
+    ],
 )
 def test_rows_of_files_give_the_recipes_weights(
     algorithm: str, kind: Any, options: dict[str, Any], tmp_path: Path
 ) -> None:
     recipe = {
-        "algorithm": algorithm, "data.train": "sort_digits:40", "data.batch_size": 8, "run.steps": 2,
-        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150}, "cells": {"loss": options} if options else {},
-    }  # fmt: skip
+        "algorithm": algorithm,
+        "data.train": "sort_digits:40",
+        "data.batch_size": 8,
+        "run.steps": 2,
+        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150},
+        "cells": {"loss": options} if options else {},
+    }
     run = train(recipe, tmp_path / "run")
     epsilon = {"update.adam_eps": ascent.TABLE[algorithm].defaults.get("update.adam_eps", 1e-8)}
     head = "scalar" if algorithm == "reward_model" else "tokens"
-    policy = ascent.Policy("tiny:llama", epsilon, head=head, learning_rate=1e-3, tokens_per_microbatch=150)
+    policy = ascent.Policy(
+        "tiny:llama", epsilon, head=head, learning_rate=1e-3, tokens_per_microbatch=150
+    )
     found = []
     records = ascent.load_data("sort_digits:40", kind)
     for _, chosen in zip(range(2), ascent.batches(records, 8), strict=False):
@@ -182,9 +236,13 @@ def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
 @pytest.mark.slow
 def test_distillation_gives_the_recipes_loss(tmp_path: Path) -> None:
     recipe = {
-        "algorithm": "kd", "model.teacher": "tiny:qwen2", "data.train": "sort_digits:24", "data.batch_size": 8,
-        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150}, "run.steps": 2,
-    }  # fmt: skip
+        "algorithm": "kd",
+        "model.teacher": "tiny:qwen2",
+        "data.train": "sort_digits:24",
+        "data.batch_size": 8,
+        "update": {"learning_rate": 1e-3, "tokens_per_microbatch": 150},
+        "run.steps": 2,
+    }
     run = train(recipe, tmp_path / "run")
     student = ascent.Policy("tiny:llama", learning_rate=1e-3, tokens_per_microbatch=150)
     teacher = ascent.Policy("tiny:qwen2")
@@ -222,16 +280,23 @@ def twice(prompt: ascent.Prompt) -> Twice:
 @pytest.mark.slow
 def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> None:
     recipe = {
-        "algorithm": "rlvr", "data.train": "sort_digits:16", "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
+        "algorithm": "rlvr",
+        "data.train": "sort_digits:16",
+        "rewards": [{"use": f"{tmp_path}/mine.py:letters"}],
         "env": {"use": twice, "max_turns": 3},
         "rollouts": {"prompts_per_step": 4, "group_size": 4, "max_new_tokens": 60},
-        "update.learning_rate": 1e-3, "run.steps": 2,
-    }  # fmt: skip
+        "update.learning_rate": 1e-3,
+        "run.steps": 2,
+    }
     (tmp_path / "mine.py").write_text(LETTERS)
     run = train(recipe, tmp_path / "run")
-    policy = ascent.Policy("tiny:llama", env={"use": twice, "max_turns": 3}, learning_rate=1e-3, max_new_tokens=60)
+    policy = ascent.Policy(
+        "tiny:llama", env={"use": twice, "max_turns": 3}, learning_rate=1e-3, max_new_tokens=60
+    )
     found = []
-    for _, chosen in zip(range(2), ascent.batches(ascent.load_data("sort_digits:16"), 4), strict=False):
+    for _, chosen in zip(
+        range(2), ascent.batches(ascent.load_data("sort_digits:16"), 4), strict=False
+    ):
         rollouts = policy.sample(chosen, n=4)
         assert any(len(each.turns) == 2 for each in rollouts)
         batch = ascent.add_advantages(policy.pack(rollouts, letters(rollouts)), "rlvr")
@@ -242,14 +307,18 @@ def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lora", "offload"), [(None, False), (2, False), (None, True)])
-def test_a_loop_continues_from_its_checkpoint_bit_for_bit(lora: int | None, offload: bool, tmp_path: Path) -> None:
+def test_a_loop_continues_from_its_checkpoint_bit_for_bit(
+    lora: int | None, offload: bool, tmp_path: Path
+) -> None:
     base = ascent.Policy("tiny:llama")
     base.save(tmp_path / "base")
     prompts = ascent.load_data("sort_digits:32")
 
     def run(steps: int, folder: Path) -> ascent.Policy:
         keys = {"update.optimizer_offload": offload}
-        policy = ascent.Policy(tmp_path / "base", keys, learning_rate=1e-2, max_new_tokens=6, lora=lora)
+        policy = ascent.Policy(
+            tmp_path / "base", keys, learning_rate=1e-2, max_new_tokens=6, lora=lora
+        )
         done = policy.restore(folder)
         for step, chosen in zip(range(1, steps + 1), ascent.batches(prompts, 4), strict=False):
             if step > done:
@@ -324,8 +393,14 @@ def test_messages_are_read_as_those_of_data(tmp_path: Path) -> None:
         "CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
-    policy = ascent.Policy(str(tiny.create(tmp_path / "model", chat_template=template)), max_new_tokens=2)
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]}
+    policy = ascent.Policy(
+        str(tiny.create(tmp_path / "model", chat_template=template)), max_new_tokens=2
+    )
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}],
+    }
     asked = [{"from": "human", "value": "1+2?"}, call, {"role": "tool", "content": "3"}]
     (found,) = policy.sample([asked])
     (read,) = policy.sample(ascent.load_data([{"messages": asked}]))
@@ -346,8 +421,12 @@ def test_a_longer_prompt_than_before_gets_a_larger_engine() -> None:
 
 def test_a_record_that_fits_no_microbatch_is_refused() -> None:
     policy = ascent.Policy("tiny:llama", {"model.dtype": "auto"}, tokens_per_microbatch=20)
-    batch = policy.pack(ascent.load_data([{"prompt": "a" * 15, "completion": "b" * 15}], "examples"))
-    with pytest.raises(ValueError, match=r"has 31 tokens, more than the 20 of a micro-batch.*tokens_per_microbatch"):
+    batch = policy.pack(
+        ascent.load_data([{"prompt": "a" * 15, "completion": "b" * 15}], "examples")
+    )
+    with pytest.raises(
+        ValueError, match=r"has 31 tokens, more than the 20 of a micro-batch.*tokens_per_microbatch"
+    ):
         policy.step(batch, "sft")
     with pytest.raises(ValueError, match="1531 tokens, but the model holds 1024"):
         policy.pack(ascent.load_data([{"prompt": "a" * 15, "completion": "b" * 1515}], "examples"))
@@ -372,7 +451,9 @@ def test_a_restored_loop_has_the_learning_rate_that_was_set(tmp_path: Path) -> N
     policy.checkpoint(tmp_path, 1)
     assert restored.restore(tmp_path) == 1 and restored.learning_rate == 1e-5
     assert policy.step(batch, "sft") == restored.step(batch, "sft")
-    for one, other in zip(policy.model.module.parameters(), restored.model.module.parameters(), strict=True):
+    for one, other in zip(
+        policy.model.module.parameters(), restored.model.module.parameters(), strict=True
+    ):
         assert torch.equal(one, other)
 
 
@@ -384,8 +465,14 @@ def test_the_options_of_a_function_are_those_of_the_call() -> None:
     def weighted(logprobs_T: torch.Tensor, *, w: torch.Tensor) -> torch.Tensor:
         return -logprobs_T * w
 
-    losses = [policy.evaluate(batch, weighted, w=torch.tensor(w))["loss/total"] for w in (0.10001, 0.10004)]
-    assert losses[1] == pytest.approx(losses[0] * 0.10004 / 0.10001, rel=1e-6) and losses[0] != losses[1]
+    losses = [
+        policy.evaluate(batch, weighted, w=torch.tensor(w))["loss/total"]
+        for w in (0.10001, 0.10004)
+    ]
+    assert (
+        losses[1] == pytest.approx(losses[0] * 0.10004 / 0.10001, rel=1e-6)
+        and losses[0] != losses[1]
+    )
 
 
 @pytest.mark.parametrize("options", [{"count": 0}, {"count": -1}, {"count": 2, "epochs": 0}])
@@ -422,7 +509,10 @@ def unpaired(policy: ascent.Policy) -> Any:
     ("call", "words"),
     [
         (lambda p, r: p.sample("a"), "prompts='a', but sample takes a list"),
-        (lambda p, r: p.sample([{"prompt": "a"}]), r"prompt 0 is .*Rows of a dataset: ascent.load_data"),
+        (
+            lambda p, r: p.sample([{"prompt": "a"}]),
+            r"prompt 0 is .*Rows of a dataset: ascent.load_data",
+        ),
         (lambda p, r: p.sample([["a"]]), "it must be a text, a list of messages or a Prompt"),
         (lambda p, r: p.sample([[{"role": "user"}]]), r"prompt 0: messages\[0\] has no 'content'"),
         (lambda p, r: ascent.Policy("tiny:llama", env="mzae").sample(["a"]), "mzae"),
@@ -430,29 +520,67 @@ def unpaired(policy: ascent.Policy) -> Any:
         (lambda p, r: p.pack([]), "at least one rollout or record"),
         (lambda p, r: p.pack(r, [1.0]), "1 rewards for 4 rollouts; give one for each"),
         (lambda p, r: p.pack(r, [1, 2, 3, {"a": 1}]), "a reward is a number, or None"),
-        (lambda p, r: p.step(r, "grpo"), "step takes a packed batch, not list; policy.pack makes one"),
+        (
+            lambda p, r: p.step(r, "grpo"),
+            "step takes a packed batch, not list; policy.pack makes one",
+        ),
         (lambda p, r: p.step(None, "grpo"), "step takes a packed batch, not NoneType"),
         (lambda p, r: p.step(p.pack(r), "grop"), "no algorithm named 'grop'; did you mean .*grpo"),
         (lambda p, r: p.step(p.pack(pairs()), "dpo", extra_losses=GOLD), "reference_logprobs"),
         (lambda p, r: p.step(p.pack(pairs()), "simpo", extra_losses=GOLD), "needs gold_B; this"),
-        (lambda p, r: p.step(p.pack(r), 3), "a loss is a name of the table, a Row or a function, not 3"),
+        (
+            lambda p, r: p.step(p.pack(r), 3),
+            "a loss is a name of the table, a Row or a function, not 3",
+        ),
         (lambda p, r: p.step(p.pack(r), "grpo", kl=False), "needs advantages_T, .*add_advantages"),
-        (lambda p, r: p.step(ascent.add_advantages(p.pack(r, [1, 0, 0, 1])), "grpo"), "reference_logprobs"),
-        (lambda p, r: p.logprobs(p.pack(r) | {"weights_B": torch.ones(3)}), r'batch\["weights_B"\] has shape \(3,\)'),
-        (lambda p, r: p.step(unpaired(p), "kto"), r"mismatched answers too: inner = batch\['mismatched'\]"),
+        (
+            lambda p, r: p.step(ascent.add_advantages(p.pack(r, [1, 0, 0, 1])), "grpo"),
+            "reference_logprobs",
+        ),
+        (
+            lambda p, r: p.logprobs(p.pack(r) | {"weights_B": torch.ones(3)}),
+            r'batch\["weights_B"\] has shape \(3,\)',
+        ),
+        (
+            lambda p, r: p.step(unpaired(p), "kto"),
+            r"mismatched answers too: inner = batch\['mismatched'\]",
+        ),
         (lambda p, r: p.logprobs(r), "list is no packed batch"),
         (lambda p, r: p.outputs(p.pack(r), "values_T"), "load the model with another head"),
-        (lambda p, r: ascent.Policy("tiny:llama", head="both!"), "head='both!', but it must be one of"),
-        (lambda p, r: ascent.Policy("tiny:llama", learning_rate=-1.0), r"learning_rate=-1.0, but it must be above 0"),
-        (lambda p, r: ascent.Policy(p.model.module), "a loaded model with no tokenizer; pass tokenizer="),
-        (lambda p, r: ascent.Policy("tiny:llama", tokenizer=p.tokenizer), "tokenizer= belongs to a loaded model"),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", head="both!"),
+            "head='both!', but it must be one of",
+        ),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", learning_rate=-1.0),
+            r"learning_rate=-1.0, but it must be above 0",
+        ),
+        (
+            lambda p, r: ascent.Policy(p.model.module),
+            "a loaded model with no tokenizer; pass tokenizer=",
+        ),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", tokenizer=p.tokenizer),
+            "tokenizer= belongs to a loaded model",
+        ),
         (lambda p, r: ascent.Policy(3), "give a name, a folder, or a loaded transformers model"),
-        (lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}), r"data\.train has no effect on a policy"),
-        (lambda p, r: ascent.Policy("tiny:llama", {"update": {"epochs": 2}}), r"update\.epochs has no effect on a"),
-        (lambda p, r: ascent.Policy("tiny:llama", {"update.lr": 1}), r"update\.lr is not a key; did you mean"),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", {"data.train": "x"}),
+            r"data\.train has no effect on a policy",
+        ),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", {"update": {"epochs": 2}}),
+            r"update\.epochs has no effect on a",
+        ),
+        (
+            lambda p, r: ascent.Policy("tiny:llama", {"update.lr": 1}),
+            r"update\.lr is not a key; did you mean",
+        ),
     ],
-)  # fmt: skip
-def test_wrong_calls(call: Any, words: str, policy: ascent.Policy, rollouts: list[ascent.Rollout]) -> None:
+)
+def test_wrong_calls(
+    call: Any, words: str, policy: ascent.Policy, rollouts: list[ascent.Rollout]
+) -> None:
     with pytest.raises(ValueError, match=words):
         call(policy, rollouts)
 
@@ -464,8 +592,13 @@ def test_a_second_update_without_old_logprobs_is_refused() -> None:
     assert batch is not None
     del batch["old_logprobs_T"]
     policy.step(batch, "grpo", kl=False)
-    for call in (lambda: policy.step(batch, "grpo", kl=False), lambda: next(policy.minibatches(batch, 2))):
-        with pytest.raises(ValueError, match=r"sampled at step 0 and the policy is at step 1.*old_logprobs_T"):
+    for call in (
+        lambda: policy.step(batch, "grpo", kl=False),
+        lambda: next(policy.minibatches(batch, 2)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"sampled at step 0 and the policy is at step 1.*old_logprobs_T"
+        ):
             call()
 
 
@@ -480,7 +613,9 @@ def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: 
     module, tokenizer = policy.model.module, policy.tokenizer
     loaded = ascent.Policy(module, tokenizer=tokenizer, max_new_tokens=4, seed=3)
     assert loaded.model.module is not module
-    assert loaded.sample(["a"], n=2) == ascent.Policy("tiny:llama", max_new_tokens=4, seed=3).sample(["a"], n=2)
+    assert loaded.sample(["a"], n=2) == ascent.Policy(
+        "tiny:llama", max_new_tokens=4, seed=3
+    ).sample(["a"], n=2)
     tuned = ascent.Policy(tmp_path / "tiny", lora=2, learning_rate=0.1, max_new_tokens=4)
     batch = tuned.pack(ascent.load_data("sort_digits:4", "examples"))
     tuned.step(batch, "sft")
@@ -491,7 +626,9 @@ def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: 
 
 @pytest.mark.parametrize("lora", [None, 2])
 def test_a_saved_policy_stops_where_its_answers_end(lora: int | None, tmp_path: Path) -> None:
-    base = tiny.create(tmp_path / "base", layers=1, special=("<|start|>", "<|end|>"), chat_template=chat.CHATML)
+    base = tiny.create(
+        tmp_path / "base", layers=1, special=("<|start|>", "<|end|>"), chat_template=chat.CHATML
+    )
     policy = ascent.Policy(base, lora=lora)
     ends = sorted(policy.tokenizer.convert_tokens_to_ids(["<eos>", "<|end|>"]))
     policy.pack(ascent.load_data("sort_digits:4", "examples"))

@@ -13,8 +13,16 @@ GIVEN = {"algorithm": "grpo", "data.train": "-", "model.policy": "p", "model.lor
 
 def test_overrides_replace_what_is_given_and_the_rest_has_the_schemas_default() -> None:
     config = policy_config(GIVEN | {"model.lora": 4}, ["model.lora=8", "update.adam_eps=1e-5"])
-    assert (config.model.lora, config.update.adam_eps, config.rollouts.temperature) == (8, 1e-5, 1.0)
-    assert config.model.dtype == policy_config(GIVEN, ["model.dtype=auto"]).model.dtype == default_dtype()
+    assert (config.model.lora, config.update.adam_eps, config.rollouts.temperature) == (
+        8,
+        1e-5,
+        1.0,
+    )
+    assert (
+        config.model.dtype
+        == policy_config(GIVEN, ["model.dtype=auto"]).model.dtype
+        == default_dtype()
+    )
 
 
 def test_every_key_is_in_the_schema() -> None:

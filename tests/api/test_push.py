@@ -29,7 +29,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_exported_folder_is_uploaded(hub: Hub, model: str, tmp_path: Path) -> None:
     lines: list[str] = []
-    folder = ascent.export(model, tmp_path / "plain", push="lab/tiny", private=True, say=lines.append)
+    folder = ascent.export(
+        model, tmp_path / "plain", push="lab/tiny", private=True, say=lines.append
+    )
     assert "private" in json.dumps(hub.repositories["lab/tiny"])
     uploaded = hub.files["lab/tiny"]
     assert uploaded == {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -40,25 +42,36 @@ def test_the_exported_folder_is_uploaded(hub: Hub, model: str, tmp_path: Path) -
 def test_a_wrong_name_or_login_is_refused_before_anything_is_written(
     hub: Hub, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, words in (("tiny", "it has no owner"), ("a/b/c", "must look like OWNER/NAME"), ("x y/z", "OWNER/NAME")):
+    for name, words in (
+        ("tiny", "it has no owner"),
+        ("a/b/c", "must look like OWNER/NAME"),
+        ("x y/z", "OWNER/NAME"),
+    ):
         with pytest.raises(ValueError, match=words):
             ascent.export(model, tmp_path / "plain", push=name)
     with pytest.raises(ValueError, match="private applies to the repository that push names"):
         ascent.export(model, tmp_path / "plain", private=True)
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(ValueError, match=r"push=lab/tiny needs a login on the hub .*hf auth login, or set HF_TOKEN"):
+    with pytest.raises(
+        ValueError, match=r"push=lab/tiny needs a login on the hub .*hf auth login, or set HF_TOKEN"
+    ):
         ascent.export(model, tmp_path / "plain", push="lab/tiny")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ValueError, match=r"push=lab/tiny: the hub cannot be reached .*; export without push"):
+    with pytest.raises(
+        ValueError, match=r"push=lab/tiny: the hub cannot be reached .*; export without push"
+    ):
         ascent.export(model, tmp_path / "plain", push="lab/tiny")
     assert not (tmp_path / "plain").exists() and not hub.repositories
 
 
-def test_a_failed_upload_leaves_the_folder_and_says_how_to_go_on(hub: Hub, model: str, tmp_path: Path) -> None:
+def test_a_failed_upload_leaves_the_folder_and_says_how_to_go_on(
+    hub: Hub, model: str, tmp_path: Path
+) -> None:
     hub.refuse_commits = True
     folder = tmp_path / "plain"
     with pytest.raises(
-        ValueError, match=rf"the upload to lab/tiny failed .*; the model is in {folder}: .*hf upload lab/"
+        ValueError,
+        match=rf"the upload to lab/tiny failed .*; the model is in {folder}: .*hf upload lab/",
     ):
         ascent.export(model, folder, push="lab/tiny")
     assert (folder / "model.safetensors").is_file()

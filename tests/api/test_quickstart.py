@@ -39,13 +39,17 @@ def few_prompts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.learning
 def test_practice_sorts_long_lists_and_more_imitation_does_not(tmp_path: Path) -> None:
     """The figures of docs/results/quickstart.md, with room for another machine's rounding."""
-    outcome = quickstart.train_from_verifier(tmp_path, seed=0, say=lambda line: None, progress=False)
+    outcome = quickstart.train_from_verifier(
+        tmp_path, seed=0, say=lambda line: None, progress=False
+    )
     imitation, control, practice = (each.metrics["greedy/correct"].value for each in outcome.models)
     assert practice >= 0.95 and imitation < 0.3 and control < 0.7
 
 
 def test_sorting_has_three_runs_one_of_them_in_parallel(tmp_path: Path) -> None:
-    outcome = quickstart.train_from_verifier(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
+    outcome = quickstart.train_from_verifier(
+        tmp_path, seed=0, say=lambda line: None, overrides=SMALL
+    )
     assert [each.folder.name for each in outcome.models] == ["sft", "control", "rlvr"]
     assert {read_run(each.folder).state for each in outcome.models} == {"finished"}
     for each in outcome.models:
@@ -54,7 +58,9 @@ def test_sorting_has_three_runs_one_of_them_in_parallel(tmp_path: Path) -> None:
 
 
 def test_the_same_command_again_trains_nothing_again(tmp_path: Path) -> None:
-    first = quickstart.train_from_preferences(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
+    first = quickstart.train_from_preferences(
+        tmp_path, seed=0, say=lambda line: None, overrides=SMALL
+    )
     known = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     said: list[str] = []
     again = quickstart.train_from_preferences(tmp_path, seed=0, say=said.append, overrides=SMALL)
@@ -64,14 +70,22 @@ def test_the_same_command_again_trains_nothing_again(tmp_path: Path) -> None:
 
 
 def test_what_changed_is_what_was_wrong_and_is_right(tmp_path: Path) -> None:
-    outcome = quickstart.train_from_preferences(tmp_path, seed=0, say=lambda line: None, overrides=SMALL)
+    outcome = quickstart.train_from_preferences(
+        tmp_path, seed=0, say=lambda line: None, overrides=SMALL
+    )
     wrong, right = outcome.models[0].answers, outcome.models[1].answers
     assert outcome.improved() == []  # two steps teach nothing
     answer = str(right[0].prompt.answer)
-    flipped = right[0].turns[0].__class__(right[0].turns[0].observed, right[0].turns[0].completion, answer)
+    flipped = (
+        right[0]
+        .turns[0]
+        .__class__(right[0].turns[0].observed, right[0].turns[0].completion, answer)
+    )
     better = right[0].__class__(right[0].prompt, right[0].sample, (flipped,))
     taught = quickstart.ModelResult("taught", outcome.trained, 0.0, {}, [better, *right[1:]])
-    told = quickstart.QuickstartResult("contrary", "correct", (outcome.models[0], taught), outcome.trained, ())
+    told = quickstart.QuickstartResult(
+        "contrary", "correct", (outcome.models[0], taught), outcome.trained, ()
+    )
     assert told.improved() == [(wrong[0], better)]
 
 
@@ -80,7 +94,9 @@ def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     from ascent import loop
 
     whole = loop.run
-    monkeypatch.setattr(loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True}))
+    monkeypatch.setattr(
+        loop, "run", lambda *given, **named: whole(*given, **{**named, "stop": lambda: True})
+    )
     with pytest.raises(StageStopped, match="after step 1"):
         stage(plan, tmp_path / "run", lambda line: None)
     monkeypatch.undo()
@@ -89,6 +105,8 @@ def test_a_stage_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert found is not None and found.step == 2
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_recipes() if name.startswith("quickstart")])
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_recipes() if name.startswith("quickstart")]
+)
 def test_its_recipes_resolve(name: str) -> None:
     resolve(load_config(name))

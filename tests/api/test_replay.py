@@ -31,7 +31,10 @@ ROLLOUTS: dict[str, Any] = {
     "update": {"learning_rate": 1e-3},
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "grpo": {"algorithm": "grpo", "update": {"minibatches": 2, "schedule": "linear", "warmup_steps": 2}},
+    "grpo": {
+        "algorithm": "grpo",
+        "update": {"minibatches": 2, "schedule": "linear", "warmup_steps": 2},
+    },
     "ppo": {
         "algorithm": "ppo",
         "model": {"critic": "separate"},
@@ -41,7 +44,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "dpo": {"algorithm": "dpo", "data": {"train": "style:64", "evaluate": "style@heldout:8"}},
     "tools": {
         "algorithm": "rlvr",
-        "env": {"use": "tools", "tools": ["calculator"], "announce": False, "max_turns": 2, "max_tokens": 64},
+        "env": {
+            "use": "tools",
+            "tools": ["calculator"],
+            "announce": False,
+            "max_turns": 2,
+            "max_tokens": 64,
+        },
     },
     "refills": {"algorithm": "rlvr", "rollouts": {"dynamic_sampling_tries": 3, "group_size": 2}},
 }
@@ -49,7 +58,11 @@ KINDS: dict[str, dict[str, Any]] = {
 PAIRS: dict[str, dict[str, Any]] = {
     "lora": {"model": {"lora": 4}},
     "overlap": {"rollouts": {"max_staleness": 2}},
-    "head": {"algorithm": "ppo", "model": {"critic": "head"}, "rollouts": {"group_size": 1, "prompts_per_step": 8}},
+    "head": {
+        "algorithm": "ppo",
+        "model": {"critic": "head"},
+        "rollouts": {"group_size": 1, "prompts_per_step": 8},
+    },
     "warmup": merge_configs(KINDS["ppo"], {"update": {"critic_warmup_steps": 3}}),
 }
 
@@ -95,16 +108,23 @@ def uses(kind: str, run: Path) -> bool:
 @pytest.mark.learning
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_random_steps_have_the_bits_of_the_run(tmp_path: Path, kind: str) -> None:
-    run, more = tmp_path / "run", {"steps": MANY, "save_every": 1, "keep": MANY, "evaluate_every": 5}
+    run, more = (
+        tmp_path / "run",
+        {"steps": MANY, "save_every": 1, "keep": MANY, "evaluate_every": 5},
+    )
     recipe = recipe_of(kind, run=more)
     if kind == "tools":  # a policy that has seen calls
         study = talking.DIFFERENCES
-        rows = [{"prompt": each.messages[0].content, "answer": each.answer} for each in
-                talking.prompts(study, "train", 64, 0)]  # fmt: skip
+        rows = [
+            {"prompt": each.messages[0].content, "answer": each.answer}
+            for each in talking.prompts(study, "train", 64, 0)
+        ]
         data = write(tmp_path / "prompts.jsonl", rows)
         policy = talking.begin(study, tmp_path / "start", 0, steps=150)
         changed = {"model": {"policy": str(policy)}, "env": study.env, "rewards": study.rewards}
-        recipe = merge_configs(recipe, {**changed, "rollouts": {"max_new_tokens": study.max_new_tokens}})
+        recipe = merge_configs(
+            recipe, {**changed, "rollouts": {"max_new_tokens": study.max_new_tokens}}
+        )
         recipe["data"] = {"train": str(data), "evaluate": "10%"}
     ascent.train(recipe, run=run, progress=False, say=quiet)
     assert uses(kind, run)
@@ -138,7 +158,9 @@ def test_without_a_checkpoint_the_run_is_trained_from_its_start(tmp_path: Path) 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_step_has_the_bits_of_the_run_together_with(pair: str, tmp_path: Path) -> None:
     recipe = merge_configs(recipe_of("grpo"), PAIRS[pair])
-    recipe = merge_configs(recipe, {"run": {"steps": 6, "save_every": 2, "keep": 3, "evaluate_every": 5}})
+    recipe = merge_configs(
+        recipe, {"run": {"steps": 6, "save_every": 2, "keep": 3, "evaluate_every": 5}}
+    )
     ascent.train(recipe, run=tmp_path / "run", progress=False, say=quiet)
     for step in (2, 4, 6):  # from the start, and with a step between the checkpoint and this one
         found = ascent.replay(tmp_path / "run", step, say=quiet)
@@ -163,11 +185,15 @@ def test_data_that_changed_since_is_found_out(tmp_path: Path) -> None:
     ascent.train(recipe, run=tmp_path / "run", progress=False, say=quiet)
     assert ascent.replay(tmp_path / "run", 3, say=quiet).exact
     data.write_text("\n".join([rows[0].replace("1", "2"), *rows[1:]]) + "\n")
-    with pytest.raises(ValueError, match=r"inputs of this run changed since it was last started:\n  data.train"):
+    with pytest.raises(
+        ValueError, match=r"inputs of this run changed since it was last started:\n  data.train"
+    ):
         ascent.replay(tmp_path / "run", 3, say=quiet)
 
 
-def test_it_says_why_bits_may_differ(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_why_bits_may_differ(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs["dpo"], run)
     (start,) = json.loads((run / "environment.json").read_text())
@@ -176,7 +202,9 @@ def test_it_says_why_bits_may_differ(runs: dict[str, Path], tmp_path: Path, monk
     (run / "environment.json").write_text(json.dumps([start]))
     said: list[str] = []
     found = ascent.replay(run, 3, say=said.append)
-    assert said == [f"the bits may differ from the run's: {reason}" for reason in found.not_promised]
+    assert said == [
+        f"the bits may differ from the run's: {reason}" for reason in found.not_promised
+    ]
     for words in ("trained on cuda, and this is cpu", "trained by 2 ranks", "torch 2.0 -> "):
         assert any(words in reason for reason in found.not_promised), words
     own = read_run(runs["dpo"])
@@ -198,18 +226,28 @@ def test_a_damaged_checkpoint_is_not_used(runs: dict[str, Path], tmp_path: Path)
 
 def test_everything_is_captured(runs: dict[str, Path], tmp_path: Path) -> None:
     found = ascent.replay(runs["grpo"], 5, out=tmp_path / "five.json", say=quiet)
-    assert len(found.rollouts) == 12 and all(each["completion"] is not None for each in found.rollouts)
+    assert len(found.rollouts) == 12 and all(
+        each["completion"] is not None for each in found.rollouts
+    )
     assert len(found.updates) == 2
     for update in found.updates:
-        assert set(update.terms) == {"policy", "kl"} and all(each.grad_norm >= 0 for each in update.terms.values())
+        assert set(update.terms) == {"policy", "kl"} and all(
+            each.grad_norm >= 0 for each in update.terms.values()
+        )
         assert update.grad_norm == update.metrics["optim/grad_norm"]
         contributions = [each.contribution for each in update.sequences]
-        assert math.fsum(each for each in contributions if each is not None) == pytest.approx(1, abs=1e-4)
+        assert math.fsum(each for each in contributions if each is not None) == pytest.approx(
+            1, abs=1e-4
+        )
         for each in update.sequences:
-            assert {"old_logprobs", "logprobs", "ratio", "advantages", "ref_logprobs"} <= set(each.values)
+            assert {"old_logprobs", "logprobs", "ratio", "advantages", "ref_logprobs"} <= set(
+                each.values
+            )
             assert {len(values) for values in each.values.values()} == {sum(each.trained)}
     first, second = (update.sequences for update in found.updates)
-    assert all(ratio == pytest.approx(1, abs=1e-5) for each in first for ratio in each.values["ratio"])
+    assert all(
+        ratio == pytest.approx(1, abs=1e-5) for each in first for ratio in each.values["ratio"]
+    )
     assert any(abs(ratio - 1) > 1e-3 for each in second for ratio in each.values["ratio"])
     assert any(abs(ratio - 1) > 1e-3 for each in first for ratio in each.values["ratio_after"])
     content = json.loads((tmp_path / "five.json").read_text())
@@ -233,7 +271,9 @@ def test_a_setting_changed_on_purpose(runs: dict[str, Path]) -> None:
     """Only this step is changed: its rollouts are the run's own, its update is another."""
     own = ascent.replay(runs["grpo"], 6, say=quiet)
     other = ascent.replay(runs["grpo"], 6, {"update.learning_rate": 1e-2}, say=quiet)
-    sampled = [[{**each, "ratio": None} for each in found.rollouts] for found in (own, other)]  # it is of the update
+    sampled = [
+        [{**each, "ratio": None} for each in found.rollouts] for found in (own, other)
+    ]  # it is of the update
     assert sampled[0] == sampled[1] and other.changed == ["update.learning_rate=0.01"]
     assert other.same_weights is None and not other.exact
     assert other.metrics["policy/update_kl"] > own.metrics["policy/update_kl"]
@@ -247,7 +287,9 @@ def test_a_recipe_that_changed_later_is_taken_back(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "grpo", steps=3)
     config = run / "config.yaml"
     config.write_text(
-        config.read_text().replace("learning_rate: 0.001", "learning_rate: 0.01").replace("steps: 3", "steps: 5")
+        config.read_text()
+        .replace("learning_rate: 0.001", "learning_rate: 0.01")
+        .replace("steps: 3", "steps: 5")
     )
     ascent.resume(run, progress=False, say=quiet)
     for step in (2, 5):
@@ -265,7 +307,11 @@ def test_a_step_that_was_not_trained_is_refused(runs: dict[str, Path]) -> None:
 
 
 def test_bisect_replays_the_first_step_that_meets_the_condition(runs: dict[str, Path]) -> None:
-    values = {int(each["step"]): each["policy/entropy"] for each in read_run(runs["grpo"]).metrics if each["step"]}
+    values = {
+        int(each["step"]): each["policy/entropy"]
+        for each in read_run(runs["grpo"]).metrics
+        if each["step"]
+    }
     bound = sorted(values.values())[3]
     first = min(step for step, value in values.items() if value <= bound)
     found = ascent.bisect(runs["grpo"], f"policy/entropy <= {bound!r}", say=quiet)

@@ -29,9 +29,13 @@ def test_no_prompt_is_refused_before_the_model_is_loaded() -> None:
         list(sample("nowhere", []))
 
 
-@pytest.mark.parametrize(("prompts", "samples", "words"), [
-    ("1+1=", 1, "whose characters would be prompts; give a list of texts"), (["1+1="], 0, "it must be at least 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prompts", "samples", "words"),
+    [
+        ("1+1=", 1, "whose characters would be prompts; give a list of texts"),
+        (["1+1="], 0, "it must be at least 1"),
+    ],
+)
 def test_wrong_calls(prompts: Any, samples: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         list(sample("tiny:llama", prompts, samples=samples))
@@ -39,5 +43,7 @@ def test_wrong_calls(prompts: Any, samples: int, words: str) -> None:
 
 def test_prompts_may_come_one_by_one(model: str) -> None:
     asked = ["1+1=", "2+2="]
-    found = [list(sample(model, each, max_new_tokens=2)) for each in (asked, (text for text in asked))]  # type: ignore[arg-type]
+    found = [
+        list(sample(model, each, max_new_tokens=2)) for each in (asked, (text for text in asked))
+    ]  # type: ignore[arg-type]
     assert found[0] == found[1] and len(found[0]) == 2

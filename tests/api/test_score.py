@@ -12,7 +12,11 @@ from tests.setup.runs import tiny_plan
 
 
 def test_one_record_after_the_other(tmp_path: Path) -> None:
-    train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), tmp_path / "rm", say=lambda text: None)
+    train_plan(
+        tiny_plan(algorithm="reward_model", run={"steps": 1}),
+        tmp_path / "rm",
+        say=lambda text: None,
+    )
     said: list[str] = []
     lines = list(score(str(tmp_path / "rm"), "arithmetic@heldout:3", say=said.append))
     assert [line.record for line in lines] == [1, 2, 3]

@@ -31,7 +31,9 @@ def quiet(text: str) -> None: ...
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILE_ROWS)
-def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(
+    name: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     plan = tiny_plan(algorithm=name)
     assert train_plan(plan, folder, say=quiet) == 4
@@ -54,7 +56,9 @@ def test_a_model_that_pads_with_its_end_of_turn_is_resumed_to_the_same_bits(tmp_
     base = create(tmp_path / "base", family="llama")
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<eos>{% endfor %}"  # also behind the question
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}<eos>{% endfor %}"  # also behind the question
+    )
     tokenizer.save_pretrained(base)
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"pad_token_id": config["eos_token_id"]}))
@@ -104,11 +108,15 @@ def test_resuming_what_is_no_run_or_is_finished_is_refused(tmp_path: Path) -> No
 
 def test_a_bad_start_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train_plan(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "run", say=quiet)
+        train_plan(
+            tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "run", say=quiet
+        )
     assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="is no number of this evaluation"):
-        train_plan(tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "mine", say=quiet)
+        train_plan(
+            tiny_plan(run={"keep_best": 1, "best_metric": "acuracy"}), tmp_path / "mine", say=quiet
+        )
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -117,7 +125,12 @@ def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_pat
     plan = tiny_plan(algorithm="dpo", run={"steps": 1})
     train_plan(plan, tmp_path / "whole", say=quiet)
     killed = tmp_path / "killed"
-    for name in ("initial", "reference.safetensors", "environment.json", "lock"):  # as far as a start may have come
+    for name in (
+        "initial",
+        "reference.safetensors",
+        "environment.json",
+        "lock",
+    ):  # as far as a start may have come
         source = tmp_path / "whole" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, _made(killed) / name)
     (killed / "initial" / "llama" / "model.safetensors").write_bytes(b"half")
@@ -145,15 +158,20 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     best = sorted(losses, key=lambda step: losses[step])[:2]
     assert set(found.checkpoints) == {*best, 6}
     assert 6 not in best
-    assert [Path(line.split(": ")[1]).name for line in said if line.startswith("kept for eval/loss")] == [
-        str(step) for step in best
+    assert [
+        Path(line.split(": ")[1]).name for line in said if line.startswith("kept for eval/loss")
+    ] == [str(step) for step in best]
+    scores = [
+        json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["score"]
+        for n in best
     ]
-    scores = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["score"] for n in best]
     assert scores == [losses[step] for step in best]
 
 
 @pytest.mark.slow
-def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered(tmp_path: Path) -> None:
+def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered(
+    tmp_path: Path,
+) -> None:
     run = {
         "steps": 5,
         "save_every": 1,
@@ -174,11 +192,15 @@ def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered
 
 
 @pytest.mark.slow
-def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
     mix = [{"use": "sort_digits:20", "share": 0.25}]
     plan = tiny_plan(data={"mix": mix, "max_tokens": 128}, run={"keep": 4})
     training = assemble(plan, tmp_path / "looked")
-    assert any(line == "20 records from sort_digits:20, 0.25 of every step" for line in training.notes)
+    assert any(
+        line == "20 records from sort_digits:20, 0.25 of every step" for line in training.notes
+    )
     for step in range(4):
         texts = [
             str(training.model.tokenizer.decode(tokens.tolist()))
@@ -207,13 +229,19 @@ def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     fake: Any = types.ModuleType("wandb")
     fake.init = lambda **options: (
         calls.append(options)
-        or types.SimpleNamespace(log=lambda values, step: calls.append(step), finish=lambda: calls.append("finish"))
+        or types.SimpleNamespace(
+            log=lambda values, step: calls.append(step), finish=lambda: calls.append("finish")
+        )
     )
     monkeypatch.setitem(sys.modules, "wandb", fake)
     folder = tmp_path / "run"
     plan = tiny_plan(run={"trackers": ["tensorboard", "wandb"], "project": "mine"})
     train_plan(plan, folder, say=quiet)
-    assert (calls[0]["project"], calls[0]["id"], calls[1:]) == ("mine", "run", [1, 2, 3, 4, "finish"])
+    assert (calls[0]["project"], calls[0]["id"], calls[1:]) == (
+        "mine",
+        "run",
+        [1, 2, 3, 4, "finish"],
+    )
     assert calls[0]["config"]["algorithm"] == "sft"
     shutil.rmtree(folder / "checkpoints" / "4")
     resume_run(folder, say=quiet)
@@ -238,7 +266,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_runs(
 @pytest.mark.slow
 def test_kto_goes_through_epochs_in_steps_of_two(tmp_path: Path) -> None:
     """Three records in steps of two: now and then a step is one record twice."""
-    plan = tiny_plan(algorithm="kto", data={"train": "arithmetic:3", "batch_size": 2}, run={"steps": 12})
+    plan = tiny_plan(
+        algorithm="kto", data={"train": "arithmetic:3", "batch_size": 2}, run={"steps": 12}
+    )
     assert train_plan(plan, tmp_path / "run", say=quiet) == 12
 
 
@@ -288,15 +318,23 @@ class Talking(SingleTurn):
         ({}, {"data.evaluate": "broken.jsonl"}, "unbuilt"),
     ],
 )
-def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, monkeypatch, options, more, ends):
+def test_rewards_and_environments_are_closed_once_however_a_run_ends(
+    tmp_path, monkeypatch, options, more, ends
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "held.py").write_text(CLOSING)
     (tmp_path / "broken.jsonl").write_text("{")
     settings = {
-        "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "run.steps": 2,
-        "rewards": [{"use": f"{tmp_path / 'held.py'}:Held", **options}], "rollouts.prompts_per_step": 2,
-        "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "env": {"use": f"{tmp_path / 'held.py'}:Talking"},
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "data.train": "sort_digits:8",
+        "run.steps": 2,
+        "rewards": [{"use": f"{tmp_path / 'held.py'}:Held", **options}],
+        "rollouts.prompts_per_step": 2,
+        "rollouts.group_size": 4,
+        "rollouts.max_new_tokens": 5,
+        "env": {"use": f"{tmp_path / 'held.py'}:Talking"},
+    }
     plan, said = resolve(validate(nest_keys({**settings, **more}))), []
     if ends == "finished":
         train_plan(plan, tmp_path / "run", say=said.append)
@@ -304,25 +342,49 @@ def test_rewards_and_environments_are_closed_once_however_a_run_ends(tmp_path, m
         with pytest.raises((ValueError, RuntimeError)):
             train_plan(plan, tmp_path / "run", say=said.append)
     assert (tmp_path / "run").exists() == (ends != "unbuilt")
-    assert sorted((tmp_path / "held.log").read_text().splitlines()) == ["env closed", "reward closed", "reward opened"]
-    assert any("could not be closed (RuntimeError: stuck)" in line for line in said) == ("sour" in options)
+    assert sorted((tmp_path / "held.log").read_text().splitlines()) == [
+        "env closed",
+        "reward closed",
+        "reward opened",
+    ]
+    assert any("could not be closed (RuntimeError: stuck)" in line for line in said) == (
+        "sour" in options
+    )
 
 
 SAMPLING = {
-    "algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "sort_digits:8",
-    "data.evaluate": "sort_digits@heldout:2", "rewards": [{"use": "verifier"}], "rollouts.prompts_per_step": 2,
-    "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "run.steps": 2, "run.save_every": 1,
-    "run.evaluate_every": 1, "run.keep": 1, "run.keep_best": 1,
-}  # fmt: skip
+    "algorithm": "grpo",
+    "model.policy": "tiny:llama",
+    "data.train": "sort_digits:8",
+    "data.evaluate": "sort_digits@heldout:2",
+    "rewards": [{"use": "verifier"}],
+    "rollouts.prompts_per_step": 2,
+    "rollouts.group_size": 4,
+    "rollouts.max_new_tokens": 5,
+    "run.steps": 2,
+    "run.save_every": 1,
+    "run.evaluate_every": 1,
+    "run.keep": 1,
+    "run.keep_best": 1,
+}
 ALWAYS = "completion/length_max, completion/length_mean, completion/truncated_frac, reward/correct, reward/failure_frac"
 
 
 @pytest.mark.parametrize(
     ("best_metric", "words"),
     [
-        ("loss/total", rf"run\.best_metric='loss/total' is no number of this evaluation; use one of {ALWAYS}, "),
-        ("nonsense", rf"run\.best_metric='nonsense' is no number of this evaluation; use one of {ALWAYS}, "),
-        ("reward/verifer/correct", r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\]"),
+        (
+            "loss/total",
+            rf"run\.best_metric='loss/total' is no number of this evaluation; use one of {ALWAYS}, ",
+        ),
+        (
+            "nonsense",
+            rf"run\.best_metric='nonsense' is no number of this evaluation; use one of {ALWAYS}, ",
+        ),
+        (
+            "reward/verifer/correct",
+            r"is no number of this evaluation; use one of .*, reward/verifier\[/PART\]",
+        ),
         ("env/turns", "run.best_metric='env/turns' is no number of this evaluation"),
     ],
 )
@@ -336,11 +398,14 @@ def test_what_samples_refuses_a_best_by_that_it_does_not_report_before_anything_
 
 
 @pytest.mark.parametrize("best_metric", ["reward/verifier", "reward/verifier/corect"])
-def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(tmp_path: Path, best_metric: str) -> None:
+def test_a_part_that_no_reward_gives_is_refused_before_a_step_is_trained(
+    tmp_path: Path, best_metric: str
+) -> None:
     """Which parts a reward has is known once it has scored something: the evaluation before the first step."""
     plan = resolve(validate(nest_keys({**SAMPLING, "run.best_metric": best_metric})))
     with pytest.raises(
-        ValueError, match=rf"run\.best_metric='{best_metric}' is no number .*, reward/verifier/correct, "
+        ValueError,
+        match=rf"run\.best_metric='{best_metric}' is no number .*, reward/verifier/correct, ",
     ):
         train_plan(plan, tmp_path / "run", say=quiet)
     assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [0]
@@ -350,7 +415,9 @@ def test_the_best_of_what_samples_has_the_highest_reward_by_default() -> None:
     assert resolve(validate(nest_keys(SAMPLING))).config.run.best_metric == "reward/mean"
 
 
-@pytest.mark.parametrize("best_metric", ["reward/correct", "reward/mean", "reward/verifier/places", "env/turns"])
+@pytest.mark.parametrize(
+    "best_metric", ["reward/correct", "reward/mean", "reward/verifier/places", "env/turns"]
+)
 def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str) -> None:
     talking = {"env": {"use": "single_turn"}} if best_metric.startswith("env") else {}
     said: list[str] = []
@@ -361,7 +428,9 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
     )
     rows = read_run(tmp_path / "run").metrics
     found = {name.removeprefix("eval/") for row in rows for name in row if name.startswith("eval/")}
-    assert {name for name in found if not name.startswith(("reward/verifier", "env/"))} == OF_ANSWERS
+    assert {
+        name for name in found if not name.startswith(("reward/verifier", "env/"))
+    } == OF_ANSWERS
     scores = {int(row["step"]): row[f"eval/{best_metric}"] for row in rows}
     best = max((1, 2), key=lambda step: (scores[step], step))
     assert f"kept for eval/{best_metric}: {tmp_path / 'run' / 'checkpoints' / str(best)}" in said
@@ -369,7 +438,13 @@ def test_what_samples_keeps_its_best_checkpoint(tmp_path: Path, best_metric: str
 
 def test_a_run_records_where_its_settings_came_from(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
-    train(recipe, ["run.steps=1", "data=arithmetic:16"], run=tmp_path / "run", progress=False, say=quiet)
+    train(
+        recipe,
+        ["run.steps=1", "data=arithmetic:16"],
+        run=tmp_path / "run",
+        progress=False,
+        say=quiet,
+    )
     content = json.loads((tmp_path / "run/inputs.json").read_text())
     origins = content["origins"]
     assert origins.keys() == content["recipe"].keys()

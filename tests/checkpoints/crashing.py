@@ -22,7 +22,10 @@ from ascent.checkpoints.save import RetentionPolicy, save
 
 
 def state_of(mark: int) -> dict[str, Any]:
-    return {"step": mark, "learners": {"policy": {"optimizer": {"mean.w": torch.full((300,), float(mark))}}}}
+    return {
+        "step": mark,
+        "learners": {"policy": {"optimizer": {"mean.w": torch.full((300,), float(mark))}}},
+    }
 
 
 def model_writer(mark: int) -> Any:
@@ -83,7 +86,9 @@ def mark_found(root: Path) -> int:
     assert found is not None
     state = read_state(found.folder)
     mark = int(state["step"])
-    assert torch.equal(state["learners"]["policy"]["optimizer"]["mean.w"], torch.full((300,), float(mark)))
+    assert torch.equal(
+        state["learners"]["policy"]["optimizer"]["mean.w"], torch.full((300,), float(mark))
+    )
     assert (found.folder / "model/weights.safetensors").read_bytes() == bytes([mark % 256]) * 1000
     return mark
 
@@ -103,7 +108,12 @@ def scenario(root: Path, *, step: int, keep: int, torn: bool, fresh: bool) -> No
         print(json.dumps({"at": at, "killed": killed, "mark": mark_found(root)}), flush=True)
         at += 1
     save_mark(root, 30, 30, keep=1)
-    print(json.dumps({"after": sorted(path.name for path in root.iterdir()), "mark": mark_found(root)}), flush=True)
+    print(
+        json.dumps(
+            {"after": sorted(path.name for path in root.iterdir()), "mark": mark_found(root)}
+        ),
+        flush=True,
+    )
 
 
 def limited(root: Path) -> None:
@@ -116,7 +126,12 @@ def limited(root: Path) -> None:
         save(root, 20, {"big": torch.zeros(100_000)}, {"model": model_writer(20)})
     except CheckpointError as error:
         print(json.dumps({"error": str(error)}))
-    print(json.dumps({"mark": mark_found(root), "left": sorted(path.name for path in root.iterdir())}), flush=True)
+    print(
+        json.dumps(
+            {"mark": mark_found(root), "left": sorted(path.name for path in root.iterdir())}
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

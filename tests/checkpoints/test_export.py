@@ -28,7 +28,11 @@ def test_transformers_loads_it_without_ascent(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
     )
     model = transformers.LlamaForCausalLM(config).eval()
     folder = export(lambda path: model.save_pretrained(path), tmp_path / "first")
@@ -36,9 +40,13 @@ def test_transformers_loads_it_without_ascent(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = float(model(torch.tensor([[1, 2, 3]])).logits.double().sum())
     done = subprocess.run(
-        [sys.executable, "-c", LOADS, str(copied)], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", LOADS, str(copied)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) == pytest.approx(expected, rel=1e-6)
 
@@ -76,10 +84,16 @@ def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
         ("config.json", None, "has no config.json"),
         ("model.safetensors", None, "has no .safetensors file"),
         ("pytorch_model.bin", "x", r"pickled files \['pytorch_model.bin'\]"),
-        ("config.json", '{"auto_map": {"AutoModel": "ascent.models--X"}}', "auto_map points into ascent"),
+        (
+            "config.json",
+            '{"auto_map": {"AutoModel": "ascent.models--X"}}',
+            "auto_map points into ascent",
+        ),
     ],
 )
-def test_what_would_not_load_is_refused(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+def test_what_would_not_load_is_refused(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
     def write(folder: Path) -> None:
         plain(folder)
         (folder / name).unlink(missing_ok=True)
@@ -94,13 +108,21 @@ def test_what_would_not_load_is_refused(tmp_path: Path, name: str, text: str | N
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path, cut: bool) -> None:
-    recipe = {"algorithm": "sft", "model": "tiny:llama", "data": "sort_digits:8", "data.batch_size": 4, "run.steps": 1}
+    recipe = {
+        "algorithm": "sft",
+        "model": "tiny:llama",
+        "data": "sort_digits:8",
+        "data.batch_size": 4,
+        "run.steps": 1,
+    }
     recipe |= {"data.evaluate": None, "data.epochs": None}
     ascent.train(recipe, run=tmp_path / "run", progress=False, say=lambda line: None)
     weights = tmp_path / "run/checkpoints/1/model/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content[:100] if cut else content)
-    with pytest.raises(ValueError, match=r"checkpoints/1 cannot be exported: model/model\.safetensors"):
+    with pytest.raises(
+        ValueError, match=r"checkpoints/1 cannot be exported: model/model\.safetensors"
+    ):
         ascent.export(tmp_path / "run", tmp_path / "exported")
     assert not (tmp_path / "exported").exists()

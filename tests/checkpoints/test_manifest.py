@@ -19,7 +19,12 @@ def written(folder: Path) -> Path:
 def test_files_are_listed_with_size_and_hash(tmp_path: Path) -> None:
     content = manifest.verify(written(tmp_path))
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2's own example
-    assert content == {"format": 2, "step": 3, "score": None, "files": {"deep/er/file": {"bytes": 3, "sha256": digest}}}
+    assert content == {
+        "format": 2,
+        "step": 3,
+        "score": None,
+        "files": {"deep/er/file": {"bytes": 3, "sha256": digest}},
+    }
 
 
 def test_a_file_nobody_listed_is_no_damage(tmp_path: Path) -> None:

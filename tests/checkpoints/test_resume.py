@@ -26,19 +26,35 @@ def truncate(name: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "byte": (lambda folder: flip(folder / "optimizer.safetensors", 200), "optimizer.safetensors does not match"),
-    "model byte": (
-        lambda folder: flip(folder / "model/weights.safetensors", 0), "model/weights.safetensors does not match"
+    "byte": (
+        lambda folder: flip(folder / "optimizer.safetensors", 200),
+        "optimizer.safetensors does not match",
     ),
-    "truncated": (truncate("state.json"), r"state.json has \d+ bytes, the manifest says \d+: it is truncated"),
+    "model byte": (
+        lambda folder: flip(folder / "model/weights.safetensors", 0),
+        "model/weights.safetensors does not match",
+    ),
+    "truncated": (
+        truncate("state.json"),
+        r"state.json has \d+ bytes, the manifest says \d+: it is truncated",
+    ),
     "missing": (lambda folder: (folder / "state.json").unlink(), "state.json is missing"),
-    "missing folder": (lambda folder: shutil.rmtree(folder / "model"), "model/config.json is missing"),
+    "missing folder": (
+        lambda folder: shutil.rmtree(folder / "model"),
+        "model/config.json is missing",
+    ),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest.json"),
     "half a manifest": (truncate("manifest.json"), "manifest.json cannot be read"),
-    "empty manifest": (lambda folder: (folder / "manifest.json").write_bytes(b""), "manifest.json cannot be read"),
-    "another manifest": (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
+    "empty manifest": (
+        lambda folder: (folder / "manifest.json").write_bytes(b""),
+        "manifest.json cannot be read",
+    ),
+    "another manifest": (
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        "manifest.json cannot be read",
+    ),
     "empty": (lambda folder: (shutil.rmtree(folder), folder.mkdir()), "it has no manifest.json"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -67,7 +83,9 @@ def test_any_flipped_bit_of_the_manifest_is_found(tmp_path: Path) -> None:
         flip(path, place)
         found = newest(tmp_path)
         # A flip may only touch the blanks between the words, which say nothing.
-        assert found is not None and (found.step == 10 or whole[place : place + 1] in (b" ", b"\n")), place
+        assert found is not None and (
+            found.step == 10 or whole[place : place + 1] in (b" ", b"\n")
+        ), place
         path.write_bytes(whole)
 
 
@@ -76,7 +94,9 @@ def test_when_none_verifies_it_is_an_error_and_not_a_fresh_start(tmp_path: Path)
     assert newest(tmp_path / "nowhere") is None
     save_mark(tmp_path, 10, 10, keep=1)
     flip(tmp_path / "10/state.json", 3)
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be used \(10: state.json does not match"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint in .* can be used \(10: state.json does not match"
+    ):
         newest(tmp_path)
 
 
@@ -102,8 +122,16 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
 
 
 def test_a_state_comes_back_exactly(tmp_path: Path) -> None:
-    state = {"source": {"epoch": 2, "order": [3, 1, 2], "best": float("-inf")}, "x": torch.tensor([1.5, float("nan")])}
-    save(tmp_path, 1, {**state, "half": torch.ones(2, dtype=torch.bfloat16), "one": torch.tensor(3)}, {})
+    state = {
+        "source": {"epoch": 2, "order": [3, 1, 2], "best": float("-inf")},
+        "x": torch.tensor([1.5, float("nan")]),
+    }
+    save(
+        tmp_path,
+        1,
+        {**state, "half": torch.ones(2, dtype=torch.bfloat16), "one": torch.tensor(3)},
+        {},
+    )
     found = read_state(tmp_path / "1")
     assert found["source"] == state["source"]
     assert torch.equal(found["x"].view(torch.int32), state["x"].view(torch.int32))

@@ -41,8 +41,12 @@ def test_all_generators_continue_after_a_trip_through_a_checkpoint(tmp_path: Pat
 def test_another_number_of_gpus_is_refused() -> None:
     state = rng.capture()
     with pytest.raises(ValueError, match="random states of 2 GPUs and this machine shows"):
-        rng.restore({**state, "cuda": [torch.zeros(1)] * (2 if not torch.cuda.device_count() else 99)})
-    json.dumps({key: value for key, value in state.items() if key in ("python", "numpy")}, allow_nan=False)
+        rng.restore(
+            {**state, "cuda": [torch.zeros(1)] * (2 if not torch.cuda.device_count() else 99)}
+        )
+    json.dumps(
+        {key: value for key, value in state.items() if key in ("python", "numpy")}, allow_nan=False
+    )
 
 
 def test_one_seed_fixes_all_generators() -> None:

@@ -30,8 +30,12 @@ ROOT = Path(__file__).parents[2]
 def crash(folder: Path, argument: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.checkpoints.crashing", str(folder), argument],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -41,11 +45,18 @@ def crash(folder: Path, argument: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("torn", [True, False])
 def test_killed_at_every_change_on_disk(tmp_path: Path, step: int, fresh: bool, torn: bool) -> None:
-    lines = crash(tmp_path / "checkpoints", json.dumps({"step": step, "keep": 1, "torn": torn, "fresh": fresh}))
+    lines = crash(
+        tmp_path / "checkpoints",
+        json.dumps({"step": step, "keep": 1, "torn": torn, "fresh": fresh}),
+    )
     kills = [line for line in lines if "killed_at" in line]
     marks = [line["mark"] for line in lines if "at" in line]
     if fresh:  # the new one from the moment of its rename on, and the old one before it
-        placed = next(n for n, kill in enumerate(kills) if (kill["kind"], kill["name"]) == ("rename", str(step)))
+        placed = next(
+            n
+            for n, kill in enumerate(kills)
+            if (kill["kind"], kill["name"]) == ("rename", str(step))
+        )
         assert marks == [10] * (placed + 1) + [99] * (len(kills) - placed)
         assert {kill["kind"] for kill in kills} == {"write", "fsync", "rename", "remove"}
         assert len(kills) > 15
@@ -54,7 +65,9 @@ def test_killed_at_every_change_on_disk(tmp_path: Path, step: int, fresh: bool, 
     assert lines[-1] == {"after": ["30"], "mark": 30}  # the next save works and clears the wreckage
 
 
-def changes(root: Path, step: int, keep: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def changes(
+    root: Path, step: int, keep: int, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, str]]:
     seen: list[tuple[str, str]] = []
     monkeypatch.setattr(disk, "watcher", lambda kind, path: seen.append((kind, path.name)))
     save_mark(root, step, step, keep)
@@ -98,19 +111,33 @@ def test_the_systems_own_refusal_to_write_is_a_clear_error(tmp_path: Path) -> No
     assert after == {"mark": 10, "left": ["10"]}
 
 
-def test_everything_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = changes(tmp_path / "checkpoints", 1, 1, monkeypatch)
     named = seen.index(("rename", "1"))
     synced = {name for kind, name in seen[:named] if kind == "fsync"}
-    written = {"config.json", "weights.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
+    written = {
+        "config.json",
+        "weights.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+        "manifest.json",
+    }
     assert synced >= {*written, "model", ".1.writing"}
     assert seen[named + 1] == ("fsync", "checkpoints")
     assert max(n for n, (kind, _) in enumerate(seen) if kind == "write") < named
 
 
 def test_the_layout(tmp_path: Path) -> None:
-    saved = save(tmp_path, 7, state_of(7), {"model": model_writer(7), "critic": model_writer(8)}, score=0.5)
-    names = sorted(path.relative_to(saved.folder).as_posix() for path in saved.folder.rglob("*") if path.is_file())
+    saved = save(
+        tmp_path, 7, state_of(7), {"model": model_writer(7), "critic": model_writer(8)}, score=0.5
+    )
+    names = sorted(
+        path.relative_to(saved.folder).as_posix()
+        for path in saved.folder.rglob("*")
+        if path.is_file()
+    )
     assert saved.folder == tmp_path / "7"
     assert names == [
         *("critic/config.json", "critic/weights.safetensors", "manifest.json"),
@@ -124,17 +151,34 @@ def test_the_layout(tmp_path: Path) -> None:
 def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     scores = {10: 0.2, 20: 0.9, 30: 0.1, 40: None, 50: 0.3, 60: math.nan}
     deleted = {
-        step: save(tmp_path, step, {}, {}, keep=RetentionPolicy(last=2, best=1), score=score).deleted
+        step: save(
+            tmp_path, step, {}, {}, keep=RetentionPolicy(last=2, best=1), score=score
+        ).deleted
         for step, score in scores.items()
     }
     assert steps_in(tmp_path) == [20, 50, 60]
     assert deleted == {10: (), 20: (), 30: (10,), 40: (), 50: (30,), 60: (40,)}
-    save(tmp_path, 70, {}, {}, keep=RetentionPolicy(last=1, best=1, larger_is_better=False), score=0.5)
+    save(
+        tmp_path,
+        70,
+        {},
+        {},
+        keep=RetentionPolicy(last=1, best=1, larger_is_better=False),
+        score=0.5,
+    )
     assert steps_in(tmp_path) == [50, 70]
 
 
-def test_a_score_of_another_evaluation_is_kept_until_there_are_enough_of_this_one(tmp_path: Path) -> None:
-    scores = {1: 0.9, 2: 0.8, 3: None, 4: 0.1, 5: 0.2}  # from step 3 on, something else is evaluated
+def test_a_score_of_another_evaluation_is_kept_until_there_are_enough_of_this_one(
+    tmp_path: Path,
+) -> None:
+    scores = {
+        1: 0.9,
+        2: 0.8,
+        3: None,
+        4: 0.1,
+        5: 0.2,
+    }  # from step 3 on, something else is evaluated
     for step, score in scores.items():
         keep = RetentionPolicy(last=1, best=1, scored_since=3 if step >= 3 else 0)
         save(tmp_path, step, {}, {}, keep=keep, score=score)
@@ -144,7 +188,9 @@ def test_a_score_of_another_evaluation_is_kept_until_there_are_enough_of_this_on
 def test_checkpoints_of_an_abandoned_future_go_once_the_new_one_is_whole(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save_mark(tmp_path, step, step, keep=3)
-    assert save(tmp_path, 15, state_of(15), {"model": model_writer(15)}, keep=RetentionPolicy(last=2)).deleted == (
+    assert save(
+        tmp_path, 15, state_of(15), {"model": model_writer(15)}, keep=RetentionPolicy(last=2)
+    ).deleted == (
         20,
         30,
     )
@@ -175,7 +221,9 @@ def test_no_room_is_a_clear_error_whichever_library_finds_it(tmp_path: Path, wri
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
     try:
-        with pytest.raises(CheckpointError, match=r"step 20 could not be written to .*File too large"):
+        with pytest.raises(
+            CheckpointError, match=r"step 20 could not be written to .*File too large"
+        ):
             save(tmp_path, 20, {}, {"model": write})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -188,7 +236,11 @@ def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
     found = newest(tmp_path)
     assert found is not None
     saved = read_state(found.folder)
-    assert [saved[name].tolist() for name in "abcde"] == [[0, 1, 2, 3, 4, 5]] * 2 + [[0, 1, 2], [4, 5], []]
+    assert [saved[name].tolist() for name in "abcde"] == [[0, 1, 2, 3, 4, 5]] * 2 + [
+        [0, 1, 2],
+        [4, 5],
+        [],
+    ]
 
 
 def test_parts_of_a_tensor_that_do_not_overlap_are_written_from_where_they_are(

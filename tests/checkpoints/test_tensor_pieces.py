@@ -21,18 +21,29 @@ def saved(folder: Path, cuts: list[int]) -> Path:
     """What ranks would have written that own the ranges between the cuts."""
     ends = [0, *cuts, 24]
     for rank, (start, stop) in enumerate(itertools.pairwise(ends)):
-        state = {"moments": TensorPiece(WHOLE.reshape(-1)[start:stop], start, (4, 6)), "plain": torch.ones(2)}
+        state = {
+            "moments": TensorPiece(WHOLE.reshape(-1)[start:stop], start, (4, 6)),
+            "plain": torch.ones(2),
+        }
         plain, tensors = split(state)
         if rank == 0:
             (folder / "state.json").write_text(json.dumps(plain))
-        own = tensors if rank == 0 else {name: each for name, each in tensors.items() if "@" in name}
+        own = (
+            tensors if rank == 0 else {name: each for name, each in tensors.items() if "@" in name}
+        )
         if own:
-            save_file(own, folder / ("optimizer.safetensors" if rank == 0 else f"optimizer-{rank}.safetensors"))
+            save_file(
+                own,
+                folder
+                / ("optimizer.safetensors" if rank == 0 else f"optimizer-{rank}.safetensors"),
+            )
     return folder
 
 
 @pytest.mark.parametrize("cuts", [[], [7], [5, 6, 20], [0, 24]])
-def test_any_number_of_readers_gets_what_any_number_of_writers_wrote(cuts: list[int], tmp_path: Path) -> None:
+def test_any_number_of_readers_gets_what_any_number_of_writers_wrote(
+    cuts: list[int], tmp_path: Path
+) -> None:
     folder = saved(tmp_path, cuts)
     state = read_state(folder)
     assert torch.equal(state["moments"], WHOLE) and torch.equal(state["plain"], torch.ones(2))

@@ -16,7 +16,9 @@ class Numbers:
 
 
 def check(numbers):
-    checks.check(numbers, counts=["count"], wholes=["spare"], positive=["size"], fractions=["share"])
+    checks.check(
+        numbers, counts=["count"], wholes=["spare"], positive=["size"], fractions=["share"]
+    )
     checks.choose(numbers, "word", ["a", "b"])
     checks.widths(numbers)
 

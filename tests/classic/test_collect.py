@@ -5,7 +5,13 @@ import torch
 from gymnasium import spaces
 
 from ascent.advantages import returns
-from ascent.classic.collect import Environments, ObservationScale, RunningMoments, collect_episodes, collect_steps
+from ascent.classic.collect import (
+    Environments,
+    ObservationScale,
+    RunningMoments,
+    collect_episodes,
+    collect_steps,
+)
 from ascent.classic.policies import build_policy
 from ascent.classic.result import evaluate
 from ascent.classic.run import critic_values
@@ -18,7 +24,9 @@ class Clock(gymnasium.Env):
 
     def __init__(self, continuous=False):
         self.observation_space = spaces.Box(0, 1000, (2,), np.float32)
-        self.action_space = spaces.Box(-0.5, 0.5, (1,), np.float32) if continuous else spaces.Discrete(2)
+        self.action_space = (
+            spaces.Box(-0.5, 0.5, (1,), np.float32) if continuous else spaces.Discrete(2)
+        )
         self.episode, self.age, self.told = -1, 0, []
 
     def reset(self, *, seed=None, options=None):
@@ -64,7 +72,10 @@ def test_pieces_end_where_episodes_do_and_name_the_state_after_their_last_step()
     assert rollout.last_observations_BO.tolist() == [[0, 4], [1, 6], [2, 2]] * 2
     episodes = [0] * 4 + [1] * 6 + [2] * 2
     ages = [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1]
-    assert rollout.observations_TO.tolist() == [[e, a] for e, a in zip(episodes, ages, strict=True)] * 2
+    assert (
+        rollout.observations_TO.tolist()
+        == [[e, a] for e, a in zip(episodes, ages, strict=True)] * 2
+    )
     assert rollout.rewards_T.tolist() == [age + 1.0 for age in ages] * 2
 
 
@@ -100,10 +111,18 @@ def test_gae_on_packed_pieces_equals_a_loop_over_each_environment():
     rollout = collect_steps(policy, environments, 13, rng)
     values_T, bootstrap_B = critic_values(Oracle(), rollout)
     found_T = returns.gae(
-        rollout.rewards_T, values_T, rollout.loss_mask_T, rollout.segments, bootstrap_B, gamma=0.9, lam=0.8
+        rollout.rewards_T,
+        values_T,
+        rollout.loss_mask_T,
+        rollout.segments,
+        bootstrap_B,
+        gamma=0.9,
+        lam=0.8,
     ).advantages_T
     # Replay the clock by hand, backwards, one environment.
-    steps = [(0, age, age == 3, age == 3) for age in range(4)] + [(1, age, age == 5, False) for age in range(6)]
+    steps = [(0, age, age == 3, age == 3) for age in range(4)] + [
+        (1, age, age == 5, False) for age in range(6)
+    ]
     steps += [(2, age, False, False) for age in range(3)]
     expected, ahead = [], 0.0
     for k, (episode, age, ended, terminated) in reversed(list(enumerate(steps))):
@@ -142,7 +161,9 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sum():
     environments, policy, rng = parts(count=2, gamma=0.5)
     scaled = collect_steps(policy, environments, 24, rng)
     sums, running = [], 0.0
-    for reward, age in zip(plain.rewards_T[:24].tolist(), plain.observations_TO[:24, 1].tolist(), strict=True):
+    for reward, age in zip(
+        plain.rewards_T[:24].tolist(), plain.observations_TO[:24, 1].tolist(), strict=True
+    ):
         running = reward if age == 0 else running * 0.5 + reward
         sums.append(running)
     torch.testing.assert_close(scaled.rewards_T, plain.rewards_T / np.std(sums), rtol=1e-5, atol=0)
@@ -156,7 +177,9 @@ def test_observation_scale_waits_for_the_end_of_the_rollout():
     raw = first.observations_TO.numpy()
     np.testing.assert_allclose(policy.encoder.shift_O, raw.mean(0), rtol=1e-6)
     second = collect_steps(policy, environments, 10, rng, scale)
-    np.testing.assert_allclose(second.observations_TO[0], (np.array([2.0, 0.0]) - raw.mean(0)) / raw.std(0), rtol=1e-5)
+    np.testing.assert_allclose(
+        second.observations_TO[0], (np.array([2.0, 0.0]) - raw.mean(0)) / raw.std(0), rtol=1e-5
+    )
 
 
 def test_the_same_seed_gives_the_same_rollout():

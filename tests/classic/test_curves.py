@@ -61,7 +61,10 @@ def test_interpolation_starts_at_the_old_policy_ends_at_the_new_and_the_clip_is_
 
 
 def test_figures_are_small_png_files_and_the_same_twice(tmp_path):
-    runs = {name: [result([1.0, 5.0, 9.0], [10, 20, 30]), result([2.0, 4.0, 6.0], [10, 20, 30])] for name in "ab"}
+    runs = {
+        name: [result([1.0, 5.0, 9.0], [10, 20, 30]), result([2.0, 4.0, 6.0], [10, 20, 30])]
+        for name in "ab"
+    }
     estimate = variance.Estimate(10.0, 1.0, 0.3, 0.5, 2.0, 0.9)
     names = ("basic", "vpg", "actor_critic", "gae lam=0", "gae lam=1")
     drawn = {

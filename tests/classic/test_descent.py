@@ -39,10 +39,14 @@ def test_the_network_itself_moves_and_numpy_sees_it():
     length = flat.descend(network(rows).sum())
     assert length > 0
     assert float((network(rows) - frozen(rows)).abs().max().detach()) > 0.1
-    np.testing.assert_allclose(forward_numpy(network, rows.numpy()), network(rows).detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        forward_numpy(network, rows.numpy()), network(rows).detach().numpy(), atol=1e-5
+    )
 
 
 def test_gradients_of_one_step_do_not_leak_into_the_next():
     network, _ = twins()
     flat, rows = FlatAdam(network.parameters(), lr=1e-12), torch.randn(5, 3)
-    assert flat.descend(network(rows).sum()) == pytest.approx(flat.descend(network(rows).sum()), rel=1e-5)
+    assert flat.descend(network(rows).sum()) == pytest.approx(
+        flat.descend(network(rows).sum()), rel=1e-5
+    )

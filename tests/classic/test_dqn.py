@@ -17,8 +17,22 @@ from ascent.classic.policies import Encoder
 from ascent.classic.replay import Steps
 from ascent.classic.result import evaluate
 
-MAZE = Settings(steps=3_000, envs=4, hidden=(32,), gamma=0.99, learning_rate=3e-3, batch=64, capacity=4_000, warmup=200,
-                train_every=8, updates=4, target_rate=0.05, target_every=1, loss="mse", epsilon_share=0.8)  # fmt: skip
+MAZE = Settings(
+    steps=3_000,
+    envs=4,
+    hidden=(32,),
+    gamma=0.99,
+    learning_rate=3e-3,
+    batch=64,
+    capacity=4_000,
+    warmup=200,
+    train_every=8,
+    updates=4,
+    target_rate=0.05,
+    target_every=1,
+    loss="mse",
+    epsilon_share=0.8,
+)
 
 
 def network(inputs=3, hidden=(5,), actions=2, seed=0):
@@ -30,7 +44,13 @@ def steps(count, inputs=3, seed=0):
     rng = np.random.default_rng(seed)
     observations, after = rng.normal(size=(2, count, inputs)).astype(np.float32)
     ended = (np.arange(count) % 3 == 0).astype(np.float32)
-    return Steps(observations, rng.integers(2, size=count), rng.normal(size=count).astype(np.float32), after, ended)
+    return Steps(
+        observations,
+        rng.integers(2, size=count),
+        rng.normal(size=count).astype(np.float32),
+        after,
+        ended,
+    )
 
 
 class Table:
@@ -55,7 +75,9 @@ def test_targets_by_hand():
 
 
 def test_targets_carry_no_gradient():
-    assert not dqn.targets(network(), network(seed=1), steps(4), gamma=0.9, double=True).requires_grad
+    assert not dqn.targets(
+        network(), network(seed=1), steps(4), gamma=0.9, double=True
+    ).requires_grad
 
 
 def test_the_network_is_the_textbook_one():
@@ -98,12 +120,18 @@ def test_an_update_moves_q_towards_its_target(loss):
 def test_the_two_losses_are_the_textbook_ones():
     sample, net = steps(16), network()
     sample = sample._replace(rewards_N=sample.rewards_N * 5)
-    q_N = net(torch.from_numpy(sample.observations_NO)).gather(1, torch.from_numpy(sample.actions_N)[:, None])[:, 0]
+    q_N = net(torch.from_numpy(sample.observations_NO)).gather(
+        1, torch.from_numpy(sample.actions_N)[:, None]
+    )[:, 0]
     z_N = dqn.targets(net, net, sample, gamma=Settings().gamma, double=True)
-    for name, expected in (("mse", torch.nn.functional.mse_loss(q_N, z_N) / 2),
-                           ("huber", torch.nn.functional.huber_loss(q_N, z_N, delta=1.0))):  # fmt: skip
+    for name, expected in (
+        ("mse", torch.nn.functional.mse_loss(q_N, z_N) / 2),
+        ("huber", torch.nn.functional.huber_loss(q_N, z_N, delta=1.0)),
+    ):
         learner = Learner(network(), Settings(batch=16, loss=name))
-        assert float(learner.update(sample, progress=0.0)["loss"]) == pytest.approx(expected.item(), rel=1e-5)
+        assert float(learner.update(sample, progress=0.0)["loss"]) == pytest.approx(
+            expected.item(), rel=1e-5
+        )
 
 
 def test_the_slow_copy_follows_by_its_share():
@@ -114,17 +142,25 @@ def test_the_slow_copy_follows_by_its_share():
 
 
 def test_a_hard_copy_waits_for_its_turn():
-    learner, sample = Learner(network(), Settings(batch=8, target_rate=1.0, target_every=3)), steps(8)
+    learner, sample = (
+        Learner(network(), Settings(batch=8, target_rate=1.0, target_every=3)),
+        steps(8),
+    )
     start = learner.target.flat.detach().clone()
     for _ in range(2):
         learner.update(sample, progress=0.0)
     assert torch.equal(learner.target.flat, start)
     learner.update(sample, progress=0.0)
-    assert torch.equal(learner.target.flat, learner.online.flat) and not torch.equal(learner.target.flat, start)
+    assert torch.equal(learner.target.flat, learner.online.flat) and not torch.equal(
+        learner.target.flat, start
+    )
 
 
 def test_the_learning_rate_falls_to_its_end():
-    learner, sample = Learner(network(), Settings(batch=8, learning_rate=1e-2, final_rate=0.0)), steps(8)
+    learner, sample = (
+        Learner(network(), Settings(batch=8, learning_rate=1e-2, final_rate=0.0)),
+        steps(8),
+    )
     before = learner.online.flat.detach().clone()
     learner.update(sample, progress=1.0)
     assert torch.equal(learner.online.flat, before)
@@ -151,10 +187,20 @@ class Endless(gymnasium.Env):
 
 @pytest.mark.parametrize(("ends", "worth"), [(False, 5.0), (True, None)])
 def test_a_time_limit_is_bootstrapped_through_and_an_ending_is_not(ends, worth):
-    gymnasium.register(id="ascent-test/Endless-v0", entry_point=Endless, max_episode_steps=4, kwargs={"ends": ends})
+    gymnasium.register(
+        id="ascent-test/Endless-v0", entry_point=Endless, max_episode_steps=4, kwargs={"ends": ends}
+    )
     try:
-        settings = Settings(steps=2_000, hidden=(8,), warmup=100, batch=32, gamma=0.8, target_rate=0.1,
-                            learning_rate=1e-2, loss="mse")  # fmt: skip
+        settings = Settings(
+            steps=2_000,
+            hidden=(8,),
+            warmup=100,
+            batch=32,
+            gamma=0.8,
+            target_rate=0.1,
+            learning_rate=1e-2,
+            loss="mse",
+        )
         result = dqn.train("ascent-test/Endless-v0", settings, seed=0)
     finally:
         del gymnasium.registry["ascent-test/Endless-v0"]
@@ -189,7 +235,9 @@ def test_the_same_seed_gives_the_same_weights():
 
 
 def test_inputs_are_divided_by_their_spread_in_both_networks():
-    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32) * np.array([0.1, 0.0, 30.0], np.float32)
+    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32) * np.array(
+        [0.1, 0.0, 30.0], np.float32
+    )
     learner, plain = Learner(network(), Settings()), network()
     learner.set_scale(rows)
     spread = rows.std(0, ddof=1)
@@ -197,7 +245,9 @@ def test_inputs_are_divided_by_their_spread_in_both_networks():
     scaled = rows / spread
     assert (plain.act(rows, None) != plain.act(scaled, None)).any()
     for net in (learner.online, learner.target):
-        assert torch.allclose(net(torch.from_numpy(rows)), plain(torch.from_numpy(scaled)), atol=1e-5)
+        assert torch.allclose(
+            net(torch.from_numpy(rows)), plain(torch.from_numpy(scaled)), atol=1e-5
+        )
         assert (net.act(rows, None) == plain.act(scaled, None)).all()
 
 
@@ -233,7 +283,9 @@ def test_cartpole_is_solved_on_four_of_five_seeds():
     finals = []
     for seed in range(5):
         result = dqn.train("CartPole-v1", dqn.Settings(), seed=seed)
-        finals.append(statistics.mean(evaluate(result.policy, "CartPole-v1", 100, 1_000_000 + 1_000 * seed)))
+        finals.append(
+            statistics.mean(evaluate(result.policy, "CartPole-v1", 100, 1_000_000 + 1_000 * seed))
+        )
     assert sum(final >= 475 for final in finals) >= 4, finals
 
 

@@ -77,7 +77,9 @@ def test_antithetic_pairs_help_an_odd_function_and_hurt_an_even_one():
     assert rows["e^(slope z), independent"].std == pytest.approx(math.sqrt(var / 10), rel=0.03)
     assert rows["e^(slope z), pairs"].std == pytest.approx(math.sqrt((var + cov) / 10), rel=0.03)
     # z^2 has variance 2; a mirrored pair is one draw counted twice, so its variance does not halve.
-    assert rows["z^2, pairs"].std / rows["z^2, independent"].std == pytest.approx(math.sqrt(2), rel=0.03)
+    assert rows["z^2, pairs"].std / rows["z^2, independent"].std == pytest.approx(
+        math.sqrt(2), rel=0.03
+    )
 
 
 def test_baselines_leave_the_mean_and_the_best_one_has_the_least_spread():
@@ -100,7 +102,9 @@ def test_effective_sample_size_by_hand():
     assert float(estimation.effective_sample_size(vector(0, 0, 0, 0))) == pytest.approx(4)
     assert float(estimation.effective_sample_size(vector(500, 0, 0, 0))) == pytest.approx(1)
     # Weights 1, 1, 2: 16 / 6.
-    assert float(estimation.effective_sample_size(vector(0, 0, math.log(2)))) == pytest.approx(16 / 6)
+    assert float(estimation.effective_sample_size(vector(0, 0, math.log(2)))) == pytest.approx(
+        16 / 6
+    )
 
 
 @pytest.mark.parametrize("shift", [0.3, 0.6, 1.0])
@@ -110,7 +114,9 @@ def test_effective_share_of_a_shifted_gaussian(shift):
 
 
 def test_importance_weights_remove_the_bias_that_the_wrong_samples_have():
-    rows = by_name(estimation.importance(shift=1.0, samples=100, repetitions=20_000, generator=generator()))
+    rows = by_name(
+        estimation.importance(shift=1.0, samples=100, repetitions=20_000, generator=generator())
+    )
     assert rows["unweighted"].bias == pytest.approx(1.0, abs=0.02)  # E[z^2] under N(1, 1) is 2
     assert unbiased(rows["weighted"])
     assert not unbiased(rows["self-normalized"]) and abs(rows["self-normalized"].bias) < 0.05
@@ -120,7 +126,13 @@ def test_importance_weights_remove_the_bias_that_the_wrong_samples_have():
 def test_off_policy_values():
     rows = by_name(
         estimation.off_policy(
-            POLICY, REFERENCE, REWARDS, cap=1.2, generator=generator(), samples=16, repetitions=20_000
+            POLICY,
+            REFERENCE,
+            REWARDS,
+            cap=1.2,
+            generator=generator(),
+            samples=16,
+            repetitions=20_000,
         )
     )
     assert unbiased(rows["on-policy"]) and unbiased(rows["off-policy, ratio"])
@@ -131,7 +143,9 @@ def test_off_policy_values():
 
 
 def test_the_product_of_ratios_loses_a_constant_share_per_token():
-    rows = estimation.sequence_weights(POLICY, REFERENCE, lengths=[1, 2, 4, 8], samples=50_000, generator=generator())
+    rows = estimation.sequence_weights(
+        POLICY, REFERENCE, lengths=[1, 2, 4, 8], samples=50_000, generator=generator()
+    )
     # E[w^2] of one token, enumerated: sum p^2 / q. Independent tokens multiply.
     share = 1 / float((POLICY.softmax(-1) ** 2 / REFERENCE.softmax(-1)).sum())
     for row in rows:
@@ -145,8 +159,12 @@ def test_errors():
     with pytest.raises(ValueError, match="samples=5 cannot be split"):
         estimation.antithetic_pairs(slope=1.0, samples=5, repetitions=10, generator=generator())
     with pytest.raises(ValueError, match="cap=0"):
-        estimation.off_policy(POLICY, REFERENCE, REWARDS, cap=0, samples=4, repetitions=4, generator=generator())
+        estimation.off_policy(
+            POLICY, REFERENCE, REWARDS, cap=0, samples=4, repetitions=4, generator=generator()
+        )
     with pytest.raises(ValueError, match="leave one out needs"):
         estimation.baselines(POLICY, REWARDS, samples=1, repetitions=4, generator=generator())
     with pytest.raises(ValueError, match="at least 1 token"):
-        estimation.sequence_weights(POLICY, REFERENCE, lengths=[0], samples=4, generator=generator())
+        estimation.sequence_weights(
+            POLICY, REFERENCE, lengths=[0], samples=4, generator=generator()
+        )

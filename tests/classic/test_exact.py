@@ -34,7 +34,9 @@ def test_a_coin_in_a_corridor_by_hand():
     model = Maze("S.G").model()
     policy_SA = np.tile([0, 0.5, 0, 0.5], (3, 1))
     v1 = 5 / (1 - 0.45 * 0.45 / 0.55)
-    assert policy_values(model, policy_SA, gamma=0.9).v_S == pytest.approx([0.45 * v1 / 0.55, v1, 0])
+    assert policy_values(model, policy_SA, gamma=0.9).v_S == pytest.approx(
+        [0.45 * v1 / 0.55, v1, 0]
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99])
@@ -45,7 +47,9 @@ def test_bellman_equations_hold(gamma):
     alive = ~model.terminal_S
     values = policy_values(model, policy_SA, gamma=gamma)
     future = np.where(model.terminal_S, 0, values.v_S)
-    assert values.q_SA[alive] == pytest.approx((model.rewards_SA + gamma * model.next_SAN @ future)[alive])
+    assert values.q_SA[alive] == pytest.approx(
+        (model.rewards_SA + gamma * model.next_SAN @ future)[alive]
+    )
     assert values.v_S[alive] == pytest.approx((policy_SA * values.q_SA).sum(-1)[alive])
     assert (policy_SA * values.a_SA).sum(-1) == pytest.approx(0)
     best = optimal_values(model, gamma=gamma)
@@ -56,7 +60,9 @@ def test_bellman_equations_hold(gamma):
 def test_the_greedy_policy_of_the_optimum_has_the_optimal_value():
     model = Maze(BIG, slip=0.2).model()
     best = optimal_values(model, gamma=0.95)
-    assert policy_values(model, greedy_policy(best.q_SA), gamma=0.95).v_S == pytest.approx(best.v_S, abs=1e-9)
+    assert policy_values(model, greedy_policy(best.q_SA), gamma=0.95).v_S == pytest.approx(
+        best.v_S, abs=1e-9
+    )
 
 
 def test_values_agree_with_monte_carlo():
@@ -76,14 +82,21 @@ def test_values_agree_with_monte_carlo():
 
 def test_a_terminal_state_is_worth_nothing_whatever_its_rows_say():
     # State 1 is terminal, yet its row claims a reward of 7 for ever; entering it from state 0 pays 3.
-    model = Model(np.array([[[0.0, 1.0]], [[0.0, 1.0]]]), np.array([[3.0], [7.0]]), np.array([False, True]))
-    for values in (policy_values(model, np.ones((2, 1)), gamma=0.9), optimal_values(model, gamma=0.9)):
+    model = Model(
+        np.array([[[0.0, 1.0]], [[0.0, 1.0]]]), np.array([[3.0], [7.0]]), np.array([False, True])
+    )
+    for values in (
+        policy_values(model, np.ones((2, 1)), gamma=0.9),
+        optimal_values(model, gamma=0.9),
+    ):
         assert values.v_S == pytest.approx([3, 0]) and values.q_SA[:, 0] == pytest.approx([3, 0])
         assert values.a_SA == pytest.approx(0)
 
 
 def test_greedy_shares_ties():
-    assert greedy_policy(np.array([[1.0, 2.0, 2.0, 0.0]])) == pytest.approx(np.array([[0, 0.5, 0.5, 0]]))
+    assert greedy_policy(np.array([[1.0, 2.0, 2.0, 0.0]])) == pytest.approx(
+        np.array([[0, 0.5, 0.5, 0]])
+    )
 
 
 def test_gamma_one_where_the_policy_ends():
@@ -91,7 +104,9 @@ def test_gamma_one_where_the_policy_ends():
     # Undiscounted, the random walk is worth 10 (chance of the goal - chance of the trap).
     values = policy_values(model, uniform(model), gamma=1.0)
     # h = P(goal): h0 = h1 (one way out); 4 h1 = h1 + h0 + h4; 4 h4 = h1 + 1 + 2 h4. So h1 = 1/3 and h4 = 2/3.
-    assert values.v_S[[0, 1, 4]] == pytest.approx([10 / 3 - 20 / 3, 10 / 3 - 20 / 3, 20 / 3 - 10 / 3])
+    assert values.v_S[[0, 1, 4]] == pytest.approx(
+        [10 / 3 - 20 / 3, 10 / 3 - 20 / 3, 20 / 3 - 10 / 3]
+    )
     assert optimal_values(model, gamma=1.0).v_S[[0, 1, 4]] == pytest.approx([10, 10, 10])
 
 

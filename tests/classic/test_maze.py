@@ -82,7 +82,9 @@ def test_the_model_agrees_with_ten_thousand_steps():
     for cell, action in zip(*np.nonzero(count > 200), strict=True):
         n = count[cell, action]
         # Five standard errors of a share, at most .5 / sqrt(n); rewards span 20.
-        assert np.abs(seen[cell, action] / n - model.next_SAN[cell, action]).max() < 2.5 / np.sqrt(n)
+        assert np.abs(seen[cell, action] / n - model.next_SAN[cell, action]).max() < 2.5 / np.sqrt(
+            n
+        )
         assert abs(paid[cell, action] / n - model.rewards_SA[cell, action]) < 50 / np.sqrt(n)
     assert (count > 200).sum() == 12  # all four actions of all three cells one can stand on
 

@@ -52,7 +52,9 @@ def test_table_errors_draws_the_largest_error():
 def test_spreads_names_every_estimator():
     reports = estimation.demonstrations(samples=4, repetitions=50, seed=0)["off-policy"]
     axes = plots.spreads(reports, title="x").axes[0]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [row.name for row in reversed(reports)]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
+        row.name for row in reversed(reports)
+    ]
     with pytest.raises(ValueError, match="different numbers"):
         plots.spreads([reports[0], reports[0]._replace(exact=0.0)], title="x")
     with pytest.raises(ValueError, match="no reports"):

@@ -66,7 +66,9 @@ def test_kl_of_a_policy_with_itself_is_an_exact_zero_with_zero_gradient(which):
 def test_numpy_forward_equals_torch_and_sees_trained_weights_at_once():
     torch.manual_seed(0)
     network, rows = mlp(3, (16, 16), 4, gain=1.0), torch.randn(9, 3)
-    np.testing.assert_allclose(forward_numpy(network, rows.numpy()), network(rows).detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        forward_numpy(network, rows.numpy()), network(rows).detach().numpy(), atol=1e-6
+    )
     before = forward_numpy(network, rows.numpy())
     optimizer = torch.optim.Adam(network.parameters(), lr=0.1, fused=True)
     network(rows).sum().backward()
@@ -126,7 +128,9 @@ def test_the_variance_of_state_dependent_noise_by_hand_and_no_gradient_of_it_to_
     assert log_std.item() == pytest.approx(0.5 * math.log(0.6**2 * 1 + 0.8**2 * 4), abs=1e-5)
     slopes = torch.autograd.grad(log_std, list(policy.parameters()), allow_unused=True)
     named = dict(zip([name for name, _ in policy.named_parameters()], slopes, strict=True))
-    assert {name for name, slope in named.items() if slope is not None and slope.any()} == {"log_std_HA"}
+    assert {name for name, slope in named.items() if slope is not None and slope.any()} == {
+        "log_std_HA"
+    }
 
 
 def test_without_hidden_layers_the_noise_follows_the_observation():
@@ -148,7 +152,9 @@ def test_actions_that_do_not_start_at_zero_are_shifted_back():
     actions = policy.act(np.zeros((50, 3), np.float32), np.random.default_rng(0))
     assert set(actions.tolist()) == {-1, 0, 1}
     outputs = policy(torch.zeros(50, 3))
-    torch.testing.assert_close(policy.logprobs(outputs, torch.from_numpy(actions)).exp().mean(), torch.tensor(1 / 3))
+    torch.testing.assert_close(
+        policy.logprobs(outputs, torch.from_numpy(actions)).exp().mean(), torch.tensor(1 / 3)
+    )
 
 
 def test_discrete_observations_become_one_hot_rows():

@@ -24,7 +24,9 @@ def two_episodes():
         torch.zeros(2, 2),
         torch.tensor([True, False]),
     )
-    return CreditInputs(rollout, torch.full((5,), 10.0), torch.tensor([0.0, 7.0]), gamma=0.5, lam=0.5)
+    return CreditInputs(
+        rollout, torch.full((5,), 10.0), torch.tensor([0.0, 7.0]), gamma=0.5, lam=0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,9 @@ def test_unbiased_weights_estimate_the_exact_gradient_of_the_maze(weight):
     """With the maze cut off after four moves, the gradient of the expected return can be computed exactly."""
     torch.manual_seed(0)
     env = start(MAZE, Settings(envs=50, hidden=()), seed=0)
-    policy = build_policy(env.environments.observation_space, env.environments.action_space, hidden=())
+    policy = build_policy(
+        env.environments.observation_space, env.environments.action_space, hidden=()
+    )
     env.environments.limit = 4.0
     exact = exact_gradient(policy, env.environments, 4)
     values = {s: 3.0 * s for s in range(6)}
@@ -74,7 +78,9 @@ def test_unbiased_weights_estimate_the_exact_gradient_of_the_maze(weight):
         values_T = torch.tensor([values[s] for s in cells_T])
         seen = CreditInputs(rollout, values_T, torch.zeros(250), gamma=1.0, lam=1.0)
         loss = -policy_loss(policy, rollout, WEIGHTS[weight](seen))
-        found.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(policy.parameters()))]))
+        found.append(
+            torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(policy.parameters()))])
+        )
     found = torch.stack(found).double()
     error = found.std(0) / len(found) ** 0.5
     z = torch.where(error > 1e-9, (found.mean(0) - exact) / error.clamp(min=1e-9), 0)
@@ -98,7 +104,13 @@ def exact_gradient(policy, environments, limit):
 @pytest.mark.parametrize("weight", list(WEIGHTS))
 def test_every_weight_reaches_the_optimal_return_of_the_maze(weight):
     settings = policy_gradient.Settings(
-        weight=weight, steps=10_000, gamma=0.9, lr=1e-2, critic_lr=1e-2, critic_steps=40, hidden=(16,)
+        weight=weight,
+        steps=10_000,
+        gamma=0.9,
+        lr=1e-2,
+        critic_lr=1e-2,
+        critic_steps=40,
+        hidden=(16,),
     )
     result = policy_gradient.train(MAZE, settings, seed=0)
     assert np.mean(result.returns[:16]) < 5
@@ -122,7 +134,10 @@ def test_the_same_seed_gives_the_same_run():
 
 def test_bad_settings_are_refused_with_value_and_rule():
     for wrong, words in (
-        ({"weight": "q"}, "weight='q'; choose one of actor_critic, baseline, basic, gae, reward_to_go, vpg"),
+        (
+            {"weight": "q"},
+            "weight='q'; choose one of actor_critic, baseline, basic, gae, reward_to_go, vpg",
+        ),
         ({"episodes": 12}, "episodes=12 on envs=8; episodes must be a multiple of envs"),
         ({"weight": "baseline", "episodes": 1, "envs": 1}, "use at least 2"),
         ({"lam": -0.1}, "lam=-0.1, but it must be between 0 and 1"),

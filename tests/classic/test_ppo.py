@@ -29,18 +29,26 @@ def optimizer_of(run, lr=3e-3):
 def policy_gradient(run, batch, objective, beta=5.0):
     settings = dataclasses.replace(SMALL, objective=objective, value_weight=0.0)
     loss = ppo.loss(run.policy, run.critic, batch, settings, beta)
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(run.policy.parameters()))])
+    return torch.cat(
+        [g.reshape(-1) for g in torch.autograd.grad(loss, list(run.policy.parameters()))]
+    )
 
 
-@pytest.mark.parametrize(("env_id", "hold"), [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 4)])
+@pytest.mark.parametrize(
+    ("env_id", "hold"), [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 4)]
+)
 def test_at_the_old_policy_all_objectives_have_the_policy_gradient(env_id, hold):
     run, batch = prepared(env_id, dataclasses.replace(SMALL, hold=hold))
     logprobs_T = run.policy.logprobs(run.policy(batch.observations_TO), batch.actions)
     assert torch.equal(logprobs_T, batch.old_logprobs_T)
-    plain = torch.autograd.grad(-(logprobs_T * batch.advantages_T).mean(), list(run.policy.parameters()))
+    plain = torch.autograd.grad(
+        -(logprobs_T * batch.advantages_T).mean(), list(run.policy.parameters())
+    )
     expected = torch.cat([g.reshape(-1) for g in plain])
     for objective in ppo.OBJECTIVES:
-        torch.testing.assert_close(policy_gradient(run, batch, objective), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            policy_gradient(run, batch, objective), expected, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_clipping_holds_the_ratio_that_the_unclipped_objective_lets_go():
@@ -130,7 +138,9 @@ def test_a_result_records_episodes_steps_and_updates():
 def test_ppo_learns_cartpole():
     """Seeds 0 to 7: 500. (After 24,000 steps with a constant learning rate 492 to 500 but for one seed, 230, whose
     value changes with rounding: 500 there with another library for products, and 380 for another seed.)"""
-    settings = ppo.Settings(steps=32_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3, anneal=True)
+    settings = ppo.Settings(
+        steps=32_000, length=64, minibatch=256, gamma=0.98, lam=0.9, lr=2e-3, anneal=True
+    )
     result = ppo.train("CartPole-v1", settings, seed=0)
     assert np.mean(result.returns[:20]) < 60
     assert np.mean(evaluate(result.policy, "CartPole-v1", 20, 10**6)) > 350
@@ -161,7 +171,9 @@ def test_ppo_reaches_475_on_cartpole_on_four_of_five_seeds():
 
 @pytest.mark.learning
 @pytest.mark.parametrize("env_id", ["Acrobot-v1", "Pendulum-v1"])
-@pytest.mark.skipif("PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no Python with stable-baselines3")
+@pytest.mark.skipif(
+    "PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no Python with stable-baselines3"
+)
 def test_against_stable_baselines3_no_worse_in_return_and_1_3_times_faster(env_id):
     found = classic.against_peer(os.environ["PEER_PYTHON"], "ppo", env_id)
     gap = found["ours_minus_theirs_95"]["final"]

@@ -60,7 +60,9 @@ def test_a_time_limit_is_no_ending(corridor):
 
 def test_ties_are_broken_evenly():
     rng = np.random.default_rng(0)
-    counts = np.bincount([q_learning.best_action(np.array([1.0, 0.0, 1.0, 1.0]), rng) for _ in range(3000)])
+    counts = np.bincount(
+        [q_learning.best_action(np.array([1.0, 0.0, 1.0, 1.0]), rng) for _ in range(3000)]
+    )
     assert counts[1] == 0
     # 1,000 expected for each of the three; standard deviation sqrt(3000 * 1/3 * 2/3) = 25.8.
     assert np.abs(counts[[0, 2, 3]] - 1000).max() < 5 * 25.8
@@ -77,7 +79,9 @@ def test_the_maze_is_learned_to_within_a_hundredth(seed):
     result = q_learning.train("ascent/Maze-v0", Settings(), seed=seed)
     model = Maze().model()
     exact = optimal_values(model, gamma=0.99)
-    assert np.abs(result.policy.q_SA - exact.q_SA).max() == result.policy.distance(exact.q_SA) < 1e-2
+    assert (
+        np.abs(result.policy.q_SA - exact.q_SA).max() == result.policy.distance(exact.q_SA) < 1e-2
+    )
     # The undiscounted optimum is the goal's 10.
     assert evaluate(result.policy, "ascent/Maze-v0", 3, seed=100) == [10.0, 10.0, 10.0]
 
@@ -88,15 +92,25 @@ def test_a_slippery_maze_needs_a_falling_learning_rate():
     exact = optimal_values(Maze(slip=0.2).model(), gamma=0.9)
     errors = {}
     for decay in (0.0, 0.8):
-        settings = Settings(steps=50_000, learning_rate=0.5 if decay else 0.1, decay=decay, gamma=0.9, epsilon_end=1.0)
-        table = q_learning.train("ascent/Maze-v0", settings, seed=0, env_options=options).policy.q_SA
+        settings = Settings(
+            steps=50_000,
+            learning_rate=0.5 if decay else 0.1,
+            decay=decay,
+            gamma=0.9,
+            epsilon_end=1.0,
+        )
+        table = q_learning.train(
+            "ascent/Maze-v0", settings, seed=0, env_options=options
+        ).policy.q_SA
         errors[decay] = np.abs(table - exact.q_SA).max()
     assert errors[0.8] < 0.6
     assert errors[0.8] < errors[0.0] / 2
 
 
 def test_the_same_seed_gives_the_same_table():
-    first, second, other = (q_learning.train("ascent/Maze-v0", Settings(steps=500), seed=s) for s in (3, 3, 4))
+    first, second, other = (
+        q_learning.train("ascent/Maze-v0", Settings(steps=500), seed=s) for s in (3, 3, 4)
+    )
     assert (first.policy.q_SA == second.policy.q_SA).all()
     assert (first.policy.q_SA != other.policy.q_SA).any()
 
@@ -124,7 +138,9 @@ def test_bad_settings(numbers, words):
 
 
 def test_environments_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"no environment is called 'ascent/Maze-v7'; did you mean ascent/Maze-v0"):
+    with pytest.raises(
+        ValueError, match=r"no environment is called 'ascent/Maze-v7'; did you mean ascent/Maze-v0"
+    ):
         q_learning.train("ascent/Maze-v7", Settings(), seed=0)
     with pytest.raises(ValueError, match="no environment is called 'Mase'"):
         q_learning.train("Mase", Settings(), seed=0)

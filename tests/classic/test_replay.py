@@ -47,7 +47,9 @@ def test_a_half_full_memory_never_serves_empty_slots():
 
 
 def test_sampling_is_uniform():
-    counts = np.bincount(filled(10, 25).sample(20_000, np.random.default_rng(0)).rewards_N.astype(int) - 15)
+    counts = np.bincount(
+        filled(10, 25).sample(20_000, np.random.default_rng(0)).rewards_N.astype(int) - 15
+    )
     # 2,000 expected in each of ten slots; the standard deviation is sqrt(20000 * .1 * .9) = 42.4.
     assert np.abs(counts - 2000).max() < 5 * 42.4
 

@@ -15,7 +15,11 @@ def test_evaluation_does_not_depend_on_how_many_episodes_run_beside():
 def test_a_sampled_evaluation_explores_and_repeats_with_its_seed():
     class Coin:
         def act(self, observations, rng):
-            return np.zeros(len(observations), np.int64) if rng is None else rng.integers(0, 2, len(observations))
+            return (
+                np.zeros(len(observations), np.int64)
+                if rng is None
+                else rng.integers(0, 2, len(observations))
+            )
 
     greedy = evaluate(Coin(), "CartPole-v1", 4, 0)
     first, again = (evaluate(Coin(), "CartPole-v1", 4, 0, greedy=False) for _ in range(2))

@@ -28,7 +28,9 @@ def test_recent_return_looks_at_the_last_episodes_only():
 def test_one_seed_makes_every_part_of_a_run():
     def weights(seed):
         run = start("CartPole-v1", SMALL, seed=seed)
-        return [*run.policy.parameters(), *run.critic.parameters()], [list(x) for x in run.environments.now]
+        return [*run.policy.parameters(), *run.critic.parameters()], [
+            list(x) for x in run.environments.now
+        ]
 
     (first, now), (again, now_again), (other, now_other) = weights(5), weights(5), weights(6)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and now == now_again
@@ -65,7 +67,9 @@ def test_state_dependent_noise_is_refused_where_actions_are_discrete():
 @pytest.mark.parametrize("method", (ppo, dqn), ids=("ppo", "dqn"))
 def test_what_the_process_computed_with_before_changes_no_bit(method, monkeypatch):
     """A language model switches oneDNN off; on ARM its float32 products have other bits than those of the BLAS."""
-    settings = ppo.Settings(steps=600, length=64) if method is ppo else dqn.Settings(steps=600, warmup=100)
+    settings = (
+        ppo.Settings(steps=600, length=64) if method is ppo else dqn.Settings(steps=600, warmup=100)
+    )
     runs = []
     for enabled in (True, False):
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", enabled)

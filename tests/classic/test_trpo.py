@@ -35,7 +35,9 @@ def small_problem(action_space, steps=200):
     advantages_T = torch.from_numpy(rng.normal(size=steps))
     keep_T = torch.ones(steps, dtype=torch.bool)
     targets_T = torch.zeros(steps, dtype=torch.float64)
-    batch = Batch(observations_TO, actions, advantages_T, targets_T, old_logprobs_T, outputs_TP, keep_T)
+    batch = Batch(
+        observations_TO, actions, advantages_T, targets_T, old_logprobs_T, outputs_TP, keep_T
+    )
     return trpo.Problem(policy, batch)
 
 
@@ -54,7 +56,9 @@ def test_conjugate_gradient_solves_a_known_system():
 def test_conjugate_gradient_needs_one_step_for_each_different_eigenvalue():
     diagonal = torch.tensor([1.0, 1.0, 5.0, 5.0], dtype=torch.float64)
     target = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
-    one, two = (trpo.conjugate_gradient(lambda v: diagonal * v, target, steps=steps) for steps in (1, 2))
+    one, two = (
+        trpo.conjugate_gradient(lambda v: diagonal * v, target, steps=steps) for steps in (1, 2)
+    )
     assert float((two - target / diagonal).abs().max()) < 1e-12
     assert float((one - target / diagonal).abs().max()) > 0.1
 
@@ -97,7 +101,9 @@ def test_fisher_vector_product_equals_the_explicit_fisher_matrix(action_space, d
     kl = problem.kl(problem.policy(problem.batch.observations_TO))
     product = trpo.fisher_product(kl, list(problem.policy.parameters()), damping=damping)
     for seed in range(3):
-        v = torch.randn(len(fisher), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        v = torch.randn(
+            len(fisher), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
         torch.testing.assert_close(product(v), fisher @ v + damping * v, rtol=1e-9, atol=1e-11)
 
 
@@ -116,7 +122,9 @@ def test_an_accepted_step_is_within_delta_and_improves_the_surrogate(action_spac
 
 
 def test_the_natural_step_gains_what_it_predicts_when_the_region_is_small():
-    metrics = trpo.constrained_step(small_problem(ACTIONS[0]), trpo.Settings(delta=1e-6, damping=0.0, cg_steps=100))
+    metrics = trpo.constrained_step(
+        small_problem(ACTIONS[0]), trpo.Settings(delta=1e-6, damping=0.0, cg_steps=100)
+    )
     assert metrics["improvement"] == pytest.approx(metrics["predicted"], rel=0.01)
 
 
@@ -145,7 +153,9 @@ def test_a_step_beyond_the_region_is_walked_back():
 def test_no_advantage_means_no_step():
     problem = small_problem(ACTIONS[0])
     batch = problem.batch
-    flat = trpo.Problem(problem.policy, batch._replace(advantages_T=torch.zeros_like(batch.advantages_T)))
+    flat = trpo.Problem(
+        problem.policy, batch._replace(advantages_T=torch.zeros_like(batch.advantages_T))
+    )
     origin = parameters_of(problem.policy)
     assert trpo.constrained_step(flat, trpo.Settings())["accepted"] == 0
     assert torch.equal(parameters_of(problem.policy), origin)
@@ -153,16 +163,22 @@ def test_no_advantage_means_no_step():
 
 def test_a_larger_penalty_keeps_the_policy_nearer():
     moved = [
-        trpo.penalized_steps(small_problem(ACTIONS[0]), trpo.Settings(form="penalty", beta=beta, penalty_lr=1e-2))
+        trpo.penalized_steps(
+            small_problem(ACTIONS[0]), trpo.Settings(form="penalty", beta=beta, penalty_lr=1e-2)
+        )
         for beta in (1.0, 100.0)
     ]
     assert moved[0]["kl"] > 3 * moved[1]["kl"] > 0
     assert moved[0]["improvement"] > moved[1]["improvement"] > 0
 
 
-@pytest.mark.parametrize(("env_id", "hold"), [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 4)])
+@pytest.mark.parametrize(
+    ("env_id", "hold"), [("CartPole-v1", 0), ("Pendulum-v1", 0), ("Pendulum-v1", 4)]
+)
 def test_every_accepted_step_of_a_run_has_kl_within_delta(env_id, hold):
-    settings = trpo.Settings(steps=1500, envs=2, length=128, critic_epochs=2, hidden=(16,), delta=0.02, hold=hold)
+    settings = trpo.Settings(
+        steps=1500, envs=2, length=128, critic_epochs=2, hidden=(16,), delta=0.02, hold=hold
+    )
     history = trpo.train(env_id, settings, seed=0).history
     assert len(history) == 6
     assert all(update["kl"] <= 0.02 for update in history)
@@ -197,7 +213,9 @@ def test_trpo_reaches_475_on_cartpole_on_four_of_five_seeds():
 
 @pytest.mark.learning
 @pytest.mark.parametrize("env_id", ["Acrobot-v1", "Pendulum-v1"])
-@pytest.mark.skipif("PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no Python with stable-baselines3")
+@pytest.mark.skipif(
+    "PEER_PYTHON" not in os.environ, reason="PEER_PYTHON names no Python with stable-baselines3"
+)
 def test_against_stable_baselines3_no_worse_in_return_and_1_3_times_faster(env_id):
     found = classic.against_peer(os.environ["PEER_PYTHON"], "trpo", env_id)
     gap = found["ours_minus_theirs_95"]["final"]

@@ -38,7 +38,9 @@ def test_the_interval_of_a_variance_ratio_holds_the_truth():
 def test_on_cartpole_the_unbiased_agree_the_biased_do_not_and_variance_falls_in_order():
     settings = variance.Settings(batches=120, episodes=16, critic_episodes=160, lams=(0.0, 1.0))
     gradients = variance.sample_gradients("CartPole-v1", settings, seed=0)
-    found = {name: variance.describe(x, gradients[variance.REFERENCE]) for name, x in gradients.items()}
+    found = {
+        name: variance.describe(x, gradients[variance.REFERENCE]) for name, x in gradients.items()
+    }
     bound = variance.bound_on_largest_z(gradients["vpg"].shape[1])
     for name in variance.UNBIASED:
         assert found[name].largest_z < bound, name
@@ -62,12 +64,24 @@ def test_bad_settings_are_refused_with_value_and_rule():
 
 @pytest.mark.learning
 def test_the_full_table_orders_variances_beyond_their_intervals_and_separates_bias():
-    settings = variance.Settings(batches=600, episodes=16, critic_episodes=320, lams=(0.0, 0.5, 0.9, 1.0))
+    settings = variance.Settings(
+        batches=600, episodes=16, critic_episodes=320, lams=(0.0, 0.5, 0.9, 1.0)
+    )
     gradients = variance.sample_gradients("CartPole-v1", settings, seed=1)
-    found = {name: variance.describe(x, gradients[variance.REFERENCE]) for name, x in gradients.items()}
+    found = {
+        name: variance.describe(x, gradients[variance.REFERENCE]) for name, x in gradients.items()
+    }
     bound = variance.bound_on_largest_z(gradients["vpg"].shape[1])
     assert max(found[name].largest_z for name in variance.UNBIASED) < bound
     assert min(found[name].largest_z for name in ("actor_critic", "gae lam=0.5")) > bound
-    for more, less in (("basic", "reward_to_go"), ("reward_to_go", "baseline"), ("baseline", "vpg")):
+    for more, less in (
+        ("basic", "reward_to_go"),
+        ("reward_to_go", "baseline"),
+        ("baseline", "vpg"),
+    ):
         assert variance.ratio_interval(gradients[more], gradients[less])[0] > 1, (more, less)
-    assert found["gae lam=0"].squared_bias > found["gae lam=0.5"].squared_bias > found["gae lam=0.9"].squared_bias
+    assert (
+        found["gae lam=0"].squared_bias
+        > found["gae lam=0.5"].squared_bias
+        > found["gae lam=0.9"].squared_bias
+    )

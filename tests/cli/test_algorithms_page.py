@@ -15,7 +15,9 @@ def test_every_cell_has_a_line_under_its_slot():
     slots = {part.split("\n")[0]: part for part in cells.split("\n### ")[1:]}
     assert list(slots) == list(VOCABULARY)
     for slot, known in VOCABULARY.items():
-        assert [line.split("`")[1] for line in slots[slot].splitlines() if line.startswith("| `")] == list(known)
+        assert [
+            line.split("`")[1] for line in slots[slot].splitlines() if line.startswith("| `")
+        ] == list(known)
 
 
 def test_tables_are_regular():
@@ -31,6 +33,8 @@ def test_tables_are_regular():
 
 def test_formulas_are_not_taken_for_markup():
     formula = next(
-        line for line in PAGE.splitlines() if line.startswith("- Formula") and "KL(old || pi)" in line.replace("\\", "")
+        line
+        for line in PAGE.splitlines()
+        if line.startswith("- Formula") and "KL(old || pi)" in line.replace("\\", "")
     )
     assert "KL(old \\|\\| pi)" in formula

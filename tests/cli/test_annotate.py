@@ -30,7 +30,8 @@ def test_keys(typed, meant):
 
 
 @pytest.mark.parametrize(
-    ("typed", "ranks"), [("2 1 3", (2, 1, 3)), ("3>1>2", (2, 3, 1)), ("2 1=3", (2, 1, 2)), ("2 = 3 1", (3, 1, 1))]
+    ("typed", "ranks"),
+    [("2 1 3", (2, 1, 3)), ("3>1>2", (2, 3, 1)), ("2 1=3", (2, 1, 2)), ("2 = 3 1", (3, 1, 1))],
 )
 def test_rankings(typed, ranks):
     assert parse_reply(typed, "rankings", 3) == Verdict("ranked", ranks)
@@ -55,7 +56,9 @@ def ask_at(width: int) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
     person = TerminalAnnotator(io.StringIO("x\n1\n"), console)
-    assert person.ask(shown("an [bold]apple[/]", "a pear"), "pairs", done=4, total=9) == Verdict("first")
+    assert person.ask(shown("an [bold]apple[/]", "a pear"), "pairs", done=4, total=9) == Verdict(
+        "first"
+    )
     assert person.ask(shown("a", "b"), "pairs", done=5, total=9) == "quit"  # the input has ended
     return out.getvalue()
 
@@ -65,7 +68,11 @@ def test_answers_side_by_side_where_there_is_room():
     assert any("apple" in line and "pear" in line for line in wide.splitlines())
     assert not any("apple" in line and "pear" in line for line in narrow.splitlines())
     for text in (wide, narrow):
-        assert "question 5 of 9" in text and "an [bold]apple[/]" in text and "'x' is none of the keys" in text
+        assert (
+            "question 5 of 9" in text
+            and "an [bold]apple[/]" in text
+            and "'x' is none of the keys" in text
+        )
         assert "Which?" in text and " m " not in text  # the model's name is hidden
 
 
@@ -73,12 +80,18 @@ def test_an_answer_cannot_control_the_terminal():
     out = io.StringIO()
     person = TerminalAnnotator(io.StringIO(""), Console(file=out, width=80))
     person.ask(shown("a\x1b[2Jb", "c\x9b1m"), "pairs", done=0, total=1)
-    assert "\x1b" not in out.getvalue() and "\x9b" not in out.getvalue() and "a\u241b[2Jb" in out.getvalue()
+    assert (
+        "\x1b" not in out.getvalue()
+        and "\x9b" not in out.getvalue()
+        and "a\u241b[2Jb" in out.getvalue()
+    )
 
 
 def test_an_interrupt_while_a_question_is_drawn_counts_once_it_is_drawn() -> None:
     drawn = []
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell starts what runs in its background deaf to it
     with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         signal.raise_signal(signal.SIGINT)
         drawn.append("all of it")

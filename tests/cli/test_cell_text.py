@@ -48,9 +48,17 @@ def test_every_cell_of_the_vocabulary_is_a_choice_once():
 def test_a_choice_says_how_a_recipe_sets_it_and_within_what():
     found = {(each.slot, each.name): each for each in cell_text.choices()}
     assert found["policy_loss", "dual_clip"].recipe == "cells.policy_loss.use: dual_clip"
-    assert found["policy_loss", "dual_clip"].numbers == "low 0.2 (at least 0), high 0.2 (at least 0), cap 3 (above 1)"
-    assert found["reward_shaping", "whiten_rewards"].recipe == "cells.reward_shaping.whiten_rewards: {}"
-    assert found["reward_shaping", "clip"].recipe == "cells.reward_shaping.clip: {low: ..., high: ...}"
+    assert (
+        found["policy_loss", "dual_clip"].numbers
+        == "low 0.2 (at least 0), high 0.2 (at least 0), cap 3 (above 1)"
+    )
+    assert (
+        found["reward_shaping", "whiten_rewards"].recipe
+        == "cells.reward_shaping.whiten_rewards: {}"
+    )
+    assert (
+        found["reward_shaping", "clip"].recipe == "cells.reward_shaping.clip: {low: ..., high: ...}"
+    )
     assert found["extra_losses", "bco_pair"].recipe == "cells.extra_losses.bco_pair: {weight: ...}"
     assert found["kl", "rho_k1"].numbers == "weight (at least 0)"
     focus = found["token_weights", "teacher_agreement"].numbers

@@ -41,16 +41,34 @@ def test_q_learning_reports_its_error():
 
 @pytest.mark.parametrize(
     ("method", "setting"),
-    [("dqn", "warmup=100"), ("policy-gradient", "gamma=0.9"), ("trpo", "gamma=0.9"), ("ppo", "gamma=0.9")],
+    [
+        ("dqn", "warmup=100"),
+        ("policy-gradient", "gamma=0.9"),
+        ("trpo", "gamma=0.9"),
+        ("ppo", "gamma=0.9"),
+    ],
 )
 def test_methods_train_and_judge(method, setting):
-    output = run(method, "steps=300", setting, "--env", "ascent/Maze-v0", "--episodes", "2", "--seed", "1")
+    output = run(
+        method, "steps=300", setting, "--env", "ascent/Maze-v0", "--episodes", "2", "--seed", "1"
+    )
     assert "final policy, 2 fresh episodes: mean return" in output
 
 
 def test_compare_prints_one_row_per_method(tmp_path):
-    output = run("compare", "dqn", "ppo", "--env", "ascent/Maze-v0", "--steps", "1500", "--episodes", "2",
-                 "--figure", str(tmp_path / "curves.png"))  # fmt: skip
+    output = run(
+        "compare",
+        "dqn",
+        "ppo",
+        "--env",
+        "ascent/Maze-v0",
+        "--steps",
+        "1500",
+        "--episodes",
+        "2",
+        "--figure",
+        str(tmp_path / "curves.png"),
+    )
     assert [row.split()[0] for row in output.splitlines()[1:3]] == ["dqn", "ppo"]
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
@@ -114,6 +132,8 @@ def test_mistakes_are_named(words, message):
 
 def test_importing_the_command_costs_no_torch():
     heavy = ("torch", "numpy", "gymnasium", "matplotlib")
-    code = f"import sys, ascent.cli.classic; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, ascent.cli.classic; print([name for name in {heavy} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -43,9 +43,18 @@ def test_a_pipe_with_undo_then_the_rest(tmp_path):
     assert done.exit_code == 0, done.stderr
     assert verdicts(tmp_path) == ["second", "tie"]
     assert "question 1 of 6" in done.stdout and "'nonsense' is none of the keys" in done.stdout
-    assert "ann has answered 2 of 6 questions" in done.stdout and "continues from there" in done.stdout
+    assert (
+        "ann has answered 2 of 6 questions" in done.stdout and "continues from there" in done.stdout
+    )
     done = piped(tmp_path, "b\ns\n1\n1\n")
-    assert done.exit_code == 0 and verdicts(tmp_path) == ["second", "tie", "both_bad", "skip", "first", "first"]
+    assert done.exit_code == 0 and verdicts(tmp_path) == [
+        "second",
+        "tie",
+        "both_bad",
+        "skip",
+        "first",
+        "first",
+    ]
     assert "continuing" in done.stderr and "sampling" not in done.stderr
     assert "ann: 1 both_bad, 2 first, 1 second, 1 skip, 1 tie" in done.stdout
     inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "v.jsonl")]).stdout
@@ -57,20 +66,36 @@ def test_a_pipe_with_undo_then_the_rest(tmp_path):
 @pytest.mark.parametrize("form", ["rankings", "ratings"])
 def test_all_bad_of_several_answers_and_the_rest_later(tmp_path, form, samples):
     more = ("--ask", form, "--samples", str(samples))
-    numbers = " ".join(map(str, range(1, samples + 1)))  # as ranking: best first; as ratings: best last
+    numbers = " ".join(
+        map(str, range(1, samples + 1))
+    )  # as ranking: best first; as ratings: best last
     done = piped(tmp_path, f"b\n{numbers}\nq\n", *more)
     assert done.exit_code == 0, done.stderr
     word = {"rankings": "ranked", "ratings": "rated"}[form]
     assert verdicts(tmp_path) == ["both_bad", word] and f"ann: 1 both_bad, 1 {word}" in done.stdout
     done = piped(tmp_path, "b\n" * 4, *more)
-    assert done.exit_code == 0 and "ann has answered 6 of 6 questions" in done.stdout and "continuing" in done.stderr
+    assert (
+        done.exit_code == 0
+        and "ann has answered 6 of 6 questions" in done.stdout
+        and "continuing" in done.stderr
+    )
     done = piped(tmp_path, f"{numbers}\n" + "b\n" * 5, *more, "--annotator", "bob")
     pairs = samples * (samples - 1) // 2
     # Alike are questions 3 to 6: four of six.
-    assert done.exit_code == 0 and f"agreement of 2 annotators: 66.7% of {6 * pairs}, Cohen's kappa" in done.stdout
-    inspected = CliRunner().invoke(app, ["inspect", str(tmp_path / "v.jsonl")], catch_exceptions=False).stdout
+    assert (
+        done.exit_code == 0
+        and f"agreement of 2 annotators: 66.7% of {6 * pairs}, Cohen's kappa" in done.stdout
+    )
+    inspected = (
+        CliRunner()
+        .invoke(app, ["inspect", str(tmp_path / "v.jsonl")], catch_exceptions=False)
+        .stdout
+    )
     assert "2 rankings of 12 rows" in inspected and "10 rows set aside: both bad" in inspected
-    assert "ann: 5 both_bad" in inspected and f"agreement of 2 annotators: 66.7% of {6 * pairs}" in inspected
+    assert (
+        "ann: 5 both_bad" in inspected
+        and f"agreement of 2 annotators: 66.7% of {6 * pairs}" in inspected
+    )
 
 
 def test_an_ended_pipe_is_quit(tmp_path):
@@ -83,7 +108,9 @@ def test_a_simulated_annotator_and_errors_in_one_line(tmp_path):
     assert done.exit_code == 0 and "sim: 12 tie" in done.stdout
     with pytest.raises(ValueError, match="no task named 'styl'"):
         piped(tmp_path, "", "--from", "simulated:styl")
-    with pytest.raises(ValueError, match="was sampled with other arguments: samples was 2 and is 3"):
+    with pytest.raises(
+        ValueError, match="was sampled with other arguments: samples was 2 and is 3"
+    ):
         piped(tmp_path, "", "--samples", "3")
 
 
@@ -149,6 +176,8 @@ def test_on_a_terminal_one_key_is_enough_and_nothing_is_lost_on_ctrl_c(tmp_path)
     third.until("question 3 of 6")
     for number, key in enumerate("12bs", 4):
         third.press(key)
-        third.until(f"question {number} of 6" if number < 7 else "ann has answered 6 of 6 questions")
+        third.until(
+            f"question {number} of 6" if number < 7 else "ann has answered 6 of 6 questions"
+        )
     assert third.ended() == 0
     assert verdicts(tmp_path) == ["first", "tie", "first", "second", "both_bad", "skip"]

@@ -21,12 +21,30 @@ def test_a_table_and_json(tmp_path: Path) -> None:
     models = [str(create(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     file = tmp_path / "mine.py"
     file.write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
-    words = ["compare", *models, "style", "--limit", "4", "--max-new-tokens", "5", "--judge", f"{file}:brief"]
+    words = [
+        "compare",
+        *models,
+        "style",
+        "--limit",
+        "4",
+        "--max-new-tokens",
+        "5",
+        "--judge",
+        f"{file}:brief",
+    ]
     shown = call(*words).stdout
-    assert "win rate, lengths matched" in shown and "no winner: the interval holds one half" in shown
+    assert (
+        "win rate, lengths matched" in shown and "no winner: the interval holds one half" in shown
+    )
     found = json.loads(call(*words, "--samples", "2", "--json").stdout)
     assert found["prompts"] == 4 and found["samples"] == 2 and found["winner"] in ("a", "b", None)
-    assert 0 <= found["win_rate"]["low"] <= found["win_rate"]["value"] <= found["win_rate"]["high"] <= 1
+    assert (
+        0
+        <= found["win_rate"]["low"]
+        <= found["win_rate"]["value"]
+        <= found["win_rate"]["high"]
+        <= 1
+    )
 
 
 def test_a_judge_that_does_not_exist() -> None:

@@ -13,7 +13,9 @@ from tests.api.test_compare_runs import make_run
 
 
 def call(*arguments: str) -> list[str]:
-    done = CliRunner().invoke(app, ["compare-runs", *arguments], catch_exceptions=False, env={"COLUMNS": "80"})
+    done = CliRunner().invoke(
+        app, ["compare-runs", *arguments], catch_exceptions=False, env={"COLUMNS": "80"}
+    )
     assert done.exit_code == 0
     return done.stdout.splitlines()
 
@@ -24,7 +26,12 @@ def test_runs_and_groups_of_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for seed in (1, 2, 3):
             curve = {step: {"eval/reward/mean": 0.01 * step * seed} for step in range(0, 60, 2)}
             answers = {58: [(None, 0.25 * n) for n in range(4)]}
-            make_run(Path(f"s/{rate}-{seed}"), f"seed: {seed}\nupdate: {{learning_rate: {rate}}}\n", curve, answers)
+            make_run(
+                Path(f"s/{rate}-{seed}"),
+                f"seed: {seed}\nupdate: {{learning_rate: {rate}}}\n",
+                curve,
+                answers,
+            )
     lines = call("s", "--plot", "c.png")
     assert max(map(len, lines)) <= 80
     assert "A  learning_rate=1e-05: mean over the seeds of runs 1, 2, 3" in lines
@@ -49,7 +56,9 @@ def test_many_differences_are_rows_and_a_missing_metric_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("a"), "".join(f"k{n}: {n}\n" for n in range(5)), {1: {"eval/loss/total": 1.0}})
-    make_run(Path("b"), "".join(f"k{n}: '[red] :100:'\n" for n in range(5)), {1: {"loss/total": 1.0}})
+    make_run(
+        Path("b"), "".join(f"k{n}: '[red] :100:'\n" for n in range(5)), {1: {"loss/total": 1.0}}
+    )
     lines = [" ".join(line.split()) for line in call("a", "b")]
     assert "k4 4 [red] :100:" in lines and "differs 1 2" in lines
     assert "2 not logged" in lines and "1 ▅ 1 - 1 - 1" in lines

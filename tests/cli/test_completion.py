@@ -44,10 +44,14 @@ def test_runs_are_folders_with_a_config(tmp_path: Path, monkeypatch: pytest.Monk
 
 def complete(words: str, *python: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "_ASCENT_COMPLETE": "complete_bash", "COMP_WORDS": words}
-    environment["COMP_CWORD"] = str(len(words.split()) if words.endswith(" ") else len(words.split()) - 1)
+    environment["COMP_CWORD"] = str(
+        len(words.split()) if words.endswith(" ") else len(words.split()) - 1
+    )
     code = "import sys; sys.argv = ['ascent']; from ascent.cli.main import app; app(prog_name='ascent')"
     command = [sys.executable, *python, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,16 +83,28 @@ def test_the_script_is_shown(shell: str) -> None:
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "ascent", "--show-completion", shell],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0 and "complete" in done.stdout.lower()
 
 
 def test_the_script_is_installed(tmp_path: Path) -> None:
-    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        "HOME": str(tmp_path),
+    }
     done = subprocess.run(
         [sys.executable, "-m", "ascent", "--install-completion", "bash"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "completion installed" in done.stdout and (tmp_path / ".bashrc").is_file()

@@ -18,7 +18,10 @@ def test_all_commands_use_this_console():
     """A console of its own would read users' words as markup and emoji codes."""
     root = Path(ascent.__file__).parent
     made = [path for path in root.rglob("*.py") if re.search(r"\bConsole\(", path.read_text())]
-    assert sorted(path.relative_to(root).as_posix() for path in made) == ["cli/console.py", "runs/terminal.py"]
+    assert sorted(path.relative_to(root).as_posix() for path in made) == [
+        "cli/console.py",
+        "runs/terminal.py",
+    ]
 
 
 def test_columns_are_as_wide_as_their_words_at_least():
@@ -33,11 +36,17 @@ def test_columns_are_as_wide_as_their_words_at_least():
 def test_a_table_that_does_not_fit_becomes_blocks(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "30")
     print_table(
-        make_console(), ("name", "what", "unit"), [("a" * 20, "several words that are " * 2, ""), ("b", "", "s")]
+        make_console(),
+        ("name", "what", "unit"),
+        [("a" * 20, "several words that are " * 2, ""), ("b", "", "s")],
     )
     assert capsys.readouterr().out.splitlines() == [
-        "a" * 20, "  what: several words that are", "    several words that are", "b", "  unit: s",
-    ]  # fmt: skip
+        "a" * 20,
+        "  what: several words that are",
+        "    several words that are",
+        "b",
+        "  unit: s",
+    ]
 
 
 def test_piped_rows_are_one_line_each(monkeypatch, capsys):

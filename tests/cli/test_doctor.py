@@ -17,7 +17,9 @@ def test_doctor_reports_every_part_and_passes_with_a_complete_core():
 
 def without(monkeypatch, module):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == module else find(name)
+    )
 
 
 def test_a_broken_core_is_reported_and_returned(monkeypatch):

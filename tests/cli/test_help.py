@@ -15,7 +15,9 @@ from ascent.cli.main import AscentGroup, app
 GROUP: Any = typer.main.get_command(app)
 
 
-def every_command(group: Any = GROUP, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+def every_command(
+    group: Any = GROUP, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], Any]]:
     found = []
     for name, command in group.commands.items():
         if not command.hidden:
@@ -30,12 +32,18 @@ NAMES = [" ".join(path) for path, _ in COMMANDS]
 
 
 def help_of(*words: str) -> str:
-    return CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    return (
+        CliRunner()
+        .invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+        .stdout
+    )
 
 
 def test_every_command_has_its_section() -> None:
     listed = [name for names in AscentGroup.sections.values() for name in names]
-    assert sorted(listed) == sorted(name for name, each in GROUP.commands.items() if not each.hidden)
+    assert sorted(listed) == sorted(
+        name for name, each in GROUP.commands.items() if not each.hidden
+    )
     text = help_of()
     places = [text.index(f"\n{title}:\n") for title in AscentGroup.sections]
     assert places == sorted(places)
@@ -45,7 +53,11 @@ def test_every_command_has_its_section() -> None:
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=NAMES)
 def test_first_sentences_fit_one_line_of_80_columns(path: tuple[str, ...], command: Any) -> None:
     text = help_of(*path[:-1])
-    (line,) = [line for line in text.splitlines() if line.split()[:1] == [path[-1]] and line.startswith("  ")]
+    (line,) = [
+        line
+        for line in text.splitlines()
+        if line.split()[:1] == [path[-1]] and line.startswith("  ")
+    ]
     assert line.endswith(sentence(command.help)) and len(line) <= 80
     assert "..." not in text.replace("[ARGS]...", "")
 

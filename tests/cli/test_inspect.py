@@ -15,7 +15,9 @@ from tests.data import chat
 
 
 def inspect(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["inspect", *arguments], catch_exceptions=False, env={"COLUMNS": "300"})
+    return CliRunner().invoke(
+        app, ["inspect", *arguments], catch_exceptions=False, env={"COLUMNS": "300"}
+    )
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> str:
@@ -29,7 +31,10 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
-PAIRS = [{"prompt": f"sort {n} 1", "chosen": "1 " * (n + 1), "rejected": "x", "source": "me"} for n in range(6)]
+PAIRS = [
+    {"prompt": f"sort {n} 1", "chosen": "1 " * (n + 1), "rejected": "x", "source": "me"}
+    for n in range(6)
+]
 
 
 def test_without_a_model(tmp_path: Path) -> None:
@@ -42,7 +47,9 @@ def test_without_a_model(tmp_path: Path) -> None:
     assert "1 records repeat an earlier one, 1 repeat an earlier prompt" in done.stdout
     assert "the chosen answer is the longer one in 100% of pairs" in done.stdout
     assert "add --model" in done.stdout
-    row = next(line.split() for line in done.stdout.splitlines() if line.strip().startswith("chosen"))
+    row = next(
+        line.split() for line in done.stdout.splitlines() if line.strip().startswith("chosen")
+    )
     assert row == ["chosen", "7", "6.3", "6", "12", "12"]
     assert "█" in done.stdout
 
@@ -57,9 +64,12 @@ def test_words_and_side_by_side(tmp_path: Path) -> None:
     assert "share 1 prompts" in done.stdout
 
 
-def test_with_a_model_a_sample_is_rendered_and_trained_tokens_are_marked(tmp_path: Path, model: str) -> None:
+def test_with_a_model_a_sample_is_rendered_and_trained_tokens_are_marked(
+    tmp_path: Path, model: str
+) -> None:
     name = write(
-        tmp_path / "a.jsonl", [{"prompt": "sort 2 1", "completion": "1 2"}, {"prompt": "p", "completion": "x " * 60}]
+        tmp_path / "a.jsonl",
+        [{"prompt": "sort 2 1", "completion": "1 2"}, {"prompt": "p", "completion": "x " * 60}],
     )
     done = inspect(name, "--model", model, "--max-tokens", "40")
     assert "Lengths in tokens" in done.stdout
@@ -76,7 +86,9 @@ def test_prompts_are_shown_as_a_sampler_gets_them(tmp_path: Path, model: str) ->
 
 
 def test_bad_rows_are_shown_and_the_status_tells(tmp_path: Path) -> None:
-    done = inspect(write(tmp_path / "a.jsonl", [*PAIRS, {"prompt": "q", "chosen": "a", "rejected": "a"}]))
+    done = inspect(
+        write(tmp_path / "a.jsonl", [*PAIRS, {"prompt": "q", "chosen": "a", "rejected": "a"}])
+    )
     assert done.exit_code == 1
     assert "1 invalid rows of 7 (1 equal)" in done.stdout
     assert "a.jsonl:7: chosen equals rejected" in done.stdout
@@ -90,7 +102,10 @@ def test_built_in_tasks(kind: str) -> None:
 
 
 def test_training_and_held_out_prompts_share_nothing() -> None:
-    assert "style and style@heldout share 0 prompts" in inspect("style", "style@heldout", "--as", "prompts").stdout
+    assert (
+        "style and style@heldout share 0 prompts"
+        in inspect("style", "style@heldout", "--as", "prompts").stdout
+    )
 
 
 def test_an_unknown_kind_is_an_error() -> None:
@@ -102,8 +117,11 @@ def test_text_files_need_no_torch(tmp_path: Path) -> None:
     name = write(tmp_path / "a.jsonl", PAIRS)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "ascent", "inspect", name],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     heavy = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & {
         "torch",
         "transformers",

@@ -7,7 +7,10 @@ def test_lines_break_between_words_and_never_inside_one():
     assert wrap("a run of words", None) == wrap("a run of words", 14) == "a run of words"
     assert wrap("  a run of words", 10) == "  a run of\n    words"
     assert wrap("name  what it is", 10, hang=6) == "name  what\n      it\n      is"
-    assert wrap("to /a/very/long-path/that-is/one-word", 12) == "to\n  /a/very/long-path/that-is/one-word"
+    assert (
+        wrap("to /a/very/long-path/that-is/one-word", 12)
+        == "to\n  /a/very/long-path/that-is/one-word"
+    )
     assert wrap("one\n\ntwo", 80) == "one\n\ntwo"
 
 

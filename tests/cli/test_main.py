@@ -10,7 +10,11 @@ from ascent.cli import main
 
 def ascent_command(*arguments, python=()):
     return subprocess.run(
-        [sys.executable, *python, "-m", "ascent", *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *python, "-m", "ascent", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -19,12 +23,16 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"ascent {ascent.__version__}\n")
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "AUTO,STRICT"), ("COMPATIBLE", "COMPATIBLE")])
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, "AUTO,STRICT"), ("COMPATIBLE", "COMPATIBLE")]
+)
 def test_x86_sums_in_one_order_whatever_the_batch_unless_set_otherwise(given, expected):
     code = "import ascent, os; print(os.environ['MKL_CBWR'])"
     others = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     environment = others if given is None else {**others, "MKL_CBWR": given}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
     assert done.stdout == f"{expected}\n"
 
 
@@ -32,7 +40,9 @@ def processor_seconds(*arguments):
     before = os.times()
     subprocess.run([sys.executable, *arguments], capture_output=True, timeout=120, check=True)
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 def test_help_answers_within_three_times_the_import_of_typer():
@@ -52,9 +62,15 @@ def imported_by(*arguments):
     return imported
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["show", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["show", "--help"]]
+)
 def test_light_verbs_import_no_torch(arguments):
-    assert not {name.partition(".")[0] for name in imported_by(*arguments)} & {"torch", "numpy", "matplotlib"}
+    assert not {name.partition(".")[0] for name in imported_by(*arguments)} & {
+        "torch",
+        "numpy",
+        "matplotlib",
+    }
 
 
 def test_help_imports_no_package_metadata():
@@ -65,19 +81,28 @@ def test_help_imports_no_package_metadata():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["show", "config", "rlvr", "rollouts.grup_size=4"], "ascent: rollouts.grup_size is not a key; did you mean"),
+        (
+            ["show", "config", "rlvr", "rollouts.grup_size=4"],
+            "ascent: rollouts.grup_size is not a key; did you mean",
+        ),
         (
             ["show", "config", "rlvr", "rollouts.temperature=0"],
             "ascent: rollouts.temperature=0, but it must be at least 1e-06",
         ),
-        (["show", "config", "rlvr", "rollouts.group_size=1"], "ascent: rollouts.group_size=1 gives no baseline"),
+        (
+            ["show", "config", "rlvr", "rollouts.group_size=1"],
+            "ascent: rollouts.group_size=1 gives no baseline",
+        ),
         (
             ["show", "config", "rlvr", "cells.policy_loss.low=-0.1"],
             "ascent: cells.policy_loss: clip: low=-0.1, but it must be at least",
         ),
         (["show", "config", "none.yaml"], "ascent: no recipe file at none.yaml"),
         (["show", "algorithm", "gpro"], "ascent: no algorithm named 'gpro'; did you mean"),
-        (["train", "rlvr", "--model", "m"], "ascent: there is no option --model; a key is set as KEY=VALUE: model=m"),
+        (
+            ["train", "rlvr", "--model", "m"],
+            "ascent: there is no option --model; a key is set as KEY=VALUE: model=m",
+        ),
         (
             ["check", "dpo", "--learning-rate=1"],
             "ascent: there is no option --learning-rate; a key is set as KEY=VALUE: u",
@@ -90,7 +115,10 @@ def test_help_imports_no_package_metadata():
             ["train", "grpo", "--gradient-accumulation-steps=8"],
             "ascent: there is no option --gradient-accumulation-steps; micro-batches follow from",
         ),
-        (["train", "--resume", "runs/a"], "ascent: there is no option --resume; ascent resume RUN continues a run"),
+        (
+            ["train", "--resume", "runs/a"],
+            "ascent: there is no option --resume; ascent resume RUN continues a run",
+        ),
         (
             ["resume", "runs/lr=1", "run.steps=5"],
             "ascent: ascent resume takes no keys; set run.steps to 5 in the config.yaml of the run folder, then resume",
@@ -130,12 +158,18 @@ def error_of(monkeypatch, capsys, *arguments):
             "data.batch_size=" + "1" + "0" * 30,
             "ascent: data.batch_size=1000000000000000000000000000000, but it must be ",
         ),
-        ("run.steps=" + "9" * 5000, "line 1: not valid YAML: a number of 5000 digits; no key takes one so large"),
+        (
+            "run.steps=" + "9" * 5000,
+            "line 1: not valid YAML: a number of 5000 digits; no key takes one so large",
+        ),
         (
             "update.learning_rate=" + "9" * 400,
             "update.learning_rate=a number of about 400 digits, but it must be at mo",
         ),
-        ("seed=1" + "0" * 30, "seed=1000000000000000000000000000000, but it must be at most 9223372036854775807"),
+        (
+            "seed=1" + "0" * 30,
+            "seed=1000000000000000000000000000000, but it must be at most 9223372036854775807",
+        ),
         (
             "cells.policy_loss.low=" + "9" * 400,
             "cells.policy_loss.low=a number of about 400 digits, but it must be a number within",
@@ -157,19 +191,40 @@ def test_settings_without_meaning_are_refused(override, words, monkeypatch, caps
             f"algorithm: sft\nrun:\n  steps: {'9' * 5000}\n",
             "mine.yaml, line 3: not valid YAML: a number of 5000 digits",
         ),
-        ("algorithm: " + "[" * 5000, "mine.yaml, line 1: not valid YAML: nested more than 100 deep"),
-        ("algorithm: &a [*a, *a]\n", "mine.yaml, line 1: not valid YAML: found unconstructable recursive node"),
-        ("algorithm: sft\nalgorithm: sft\n", "mine.yaml, line 2: not valid YAML: the key 'algorithm' is given twice"),
-        ("algorithm: sft\nrun: \0\n", "mine.yaml, line 2: not valid YAML: unacceptable character #x0000"),
-        ("algorithm: sft\nrun:\n\tsteps: 4\n", "mine.yaml, line 3: not valid YAML: found character"),
+        (
+            "algorithm: " + "[" * 5000,
+            "mine.yaml, line 1: not valid YAML: nested more than 100 deep",
+        ),
+        (
+            "algorithm: &a [*a, *a]\n",
+            "mine.yaml, line 1: not valid YAML: found unconstructable recursive node",
+        ),
+        (
+            "algorithm: sft\nalgorithm: sft\n",
+            "mine.yaml, line 2: not valid YAML: the key 'algorithm' is given twice",
+        ),
+        (
+            "algorithm: sft\nrun: \0\n",
+            "mine.yaml, line 2: not valid YAML: unacceptable character #x0000",
+        ),
+        (
+            "algorithm: sft\nrun:\n\tsteps: 4\n",
+            "mine.yaml, line 3: not valid YAML: found character",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["show", "train", "check"])
-def test_recipes_that_cannot_be_read_are_refused_with_their_line(command, recipe, words, tmp_path, monkeypatch, capsys):
+def test_recipes_that_cannot_be_read_are_refused_with_their_line(
+    command, recipe, words, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "mine.yaml").write_text(recipe)
     options = ["--run", str(tmp_path / "run")] if command == "train" else []
     printed = error_of(
-        monkeypatch, capsys, *command.replace("show", "show config").split(), str(tmp_path / "mine.yaml"), *options
+        monkeypatch,
+        capsys,
+        *command.replace("show", "show config").split(),
+        str(tmp_path / "mine.yaml"),
+        *options,
     )
     assert words in printed and printed.count("\n") == 1
     assert not (tmp_path / "run").exists()
@@ -177,26 +232,62 @@ def test_recipes_that_cannot_be_read_are_refused_with_their_line(command, recipe
 
 FINE = '{"prompt": "q", "completion": "a"}\n'
 BAD_DATA = [
-    ("a.jsonl", (FINE + '{"prompt": ' + "[" * 100_000).encode(), "a.jsonl:2: nested too deep to be read"),
-    ("a.jsonl", (FINE + f'{{"prompt": {"9" * 5000}}}').encode(), "a.jsonl:2: a number has thousands of digits"),
-    ("a.jsonl", (FINE + '{"prompt": "q", "prompt": "r"}').encode(), "a.jsonl:2: the name 'prompt' is given twice"),
+    (
+        "a.jsonl",
+        (FINE + '{"prompt": ' + "[" * 100_000).encode(),
+        "a.jsonl:2: nested too deep to be read",
+    ),
+    (
+        "a.jsonl",
+        (FINE + f'{{"prompt": {"9" * 5000}}}').encode(),
+        "a.jsonl:2: a number has thousands of digits",
+    ),
+    (
+        "a.jsonl",
+        (FINE + '{"prompt": "q", "prompt": "r"}').encode(),
+        "a.jsonl:2: the name 'prompt' is given twice",
+    ),
     ("a.jsonl", b'{"messages": []}', "a.jsonl:1: messages is an empty list; give it messages"),
-    ("a.jsonl", FINE.encode() + b'{"prompt": "caf\xe9", "completion": "a"}', "a.jsonl:2: the line is not UTF-8"),
-    ("a.json", b'[{"prompt": "q", "completion": NaN}]', "a.json:1: NaN is not JSON; write a finite number, or null"),
-    ("a.csv", b"prompt,completion,completion\nq,a,b\n", "a.csv:1: the column name 'completion' is given twice"),
-    ("a.parquet", b"", "a.parquet is damaged or cut off: Parquet file size is 0 bytes; write it again"),
+    (
+        "a.jsonl",
+        FINE.encode() + b'{"prompt": "caf\xe9", "completion": "a"}',
+        "a.jsonl:2: the line is not UTF-8",
+    ),
+    (
+        "a.json",
+        b'[{"prompt": "q", "completion": NaN}]',
+        "a.json:1: NaN is not JSON; write a finite number, or null",
+    ),
+    (
+        "a.csv",
+        b"prompt,completion,completion\nq,a,b\n",
+        "a.csv:1: the column name 'completion' is given twice",
+    ),
+    (
+        "a.parquet",
+        b"",
+        "a.parquet is damaged or cut off: Parquet file size is 0 bytes; write it again",
+    ),
     ("a.jsonl", FINE.encode("utf-16"), "a.jsonl is UTF-16; save it as UTF-8"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "words"), BAD_DATA, ids=[words for *_, words in BAD_DATA])
-def test_data_that_cannot_be_read_is_refused_by_every_command(name, content, words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "content", "words"), BAD_DATA, ids=[words for *_, words in BAD_DATA]
+)
+def test_data_that_cannot_be_read_is_refused_by_every_command(
+    name, content, words, tmp_path, monkeypatch, capsys
+):
     (tmp_path / name).write_bytes(content)
     settings = ["sft", "model.policy=tiny:llama", f"data.train={tmp_path / name}"]
-    assert words in error_of(monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run"))
+    assert words in error_of(
+        monkeypatch, capsys, "train", *settings, "--run", str(tmp_path / "run")
+    )
     assert not (tmp_path / "run").exists()
     assert words in error_of(monkeypatch, capsys, "check", *settings, "--no-progress")
-    if b"\n" not in content.strip():  # of several rows the others are shown, and the bad one is counted
+    if (
+        b"\n" not in content.strip()
+    ):  # of several rows the others are shown, and the bad one is counted
         assert words in error_of(monkeypatch, capsys, "inspect", str(tmp_path / name))
 
 

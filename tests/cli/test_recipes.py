@@ -17,7 +17,11 @@ def test_recipes_lists_each_with_its_first_line():
 
 def test_a_recipe_says_where_its_result_is_or_that_there_is_none():
     for name, line in shipped_recipes().items():
-        text = resources.files("ascent").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
+        text = (
+            resources.files("ascent")
+            .joinpath("recipes", f"{name}.yaml")
+            .read_text(encoding="utf-8")
+        )
         measured = [each for each in text.splitlines() if each.startswith("# Measured: ")]
         assert len(measured) == ("No result measured yet" not in line), name
         for each in measured:

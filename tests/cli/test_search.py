@@ -48,10 +48,14 @@ def test_a_cell_that_no_row_uses_is_found(text, slot, name):
 
 def test_every_cell_is_found_by_its_slot_and_name_behind_the_rows_that_use_it():
     for slot, name, *_ in choices():
-        found = [each.entry for each in find_matches([*TABLE.values(), *choices()], f"{slot} {name}")]
+        found = [
+            each.entry for each in find_matches([*TABLE.values(), *choices()], f"{slot} {name}")
+        ]
         kinds = [isinstance(each, Choice) for each in found]
         assert kinds == sorted(kinds)
-        assert (slot, name) in [(each.slot, each.name) for each in found if isinstance(each, Choice)]
+        assert (slot, name) in [
+            (each.slot, each.name) for each in found if isinstance(each, Choice)
+        ]
 
 
 def test_a_word_is_matched_from_its_start():

@@ -26,8 +26,20 @@ def test_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     run, token = tmp_path / "rm", tmp_path / "token"
     train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)
     token.write_text("a-token")
-    words = [sys.executable, "-m", "ascent", "serve-reward", str(run), "--port", "0", "--token-file", str(token)]
-    serving = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    words = [
+        sys.executable,
+        "-m",
+        "ascent",
+        "serve-reward",
+        str(run),
+        "--port",
+        "0",
+        "--token-file",
+        str(token),
+    ]
+    serving = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert serving.stdout is not None
     found = re.search(r"at (http://127\.0\.0\.1:\d+)", serving.stdout.readline())
     assert found is not None
@@ -56,11 +68,20 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--port", "99999"], "port=99999, but a port lies between 0 and 65535; 0 takes a free one"),
+        (
+            ["--port", "99999"],
+            "port=99999, but a port lies between 0 and 65535; 0 takes a free one",
+        ),
         (["--port", "-1"], "port=-1, but a port lies between 0 and 65535"),
         (["--host", "0.0.0.0"], "host=0.0.0.0 is open to other machines, so a token is needed"),
-        (["--host", "192.0.2.1", "--token-file", "TOKEN"], "host=192.0.2.1, port=8765 cannot be listened on: "),
-        (["--host", "\u00fc" * 80, "--token-file", "TOKEN"], "cannot be listened on: not a host name"),
+        (
+            ["--host", "192.0.2.1", "--token-file", "TOKEN"],
+            "host=192.0.2.1, port=8765 cannot be listened on: ",
+        ),
+        (
+            ["--host", "\u00fc" * 80, "--token-file", "TOKEN"],
+            "cannot be listened on: not a host name",
+        ),
         (["--token-file", "none"], "token_file=none: there is no such file"),
         (["--token-file", "."], "token_file=.: there is no such file"),
         (["--token-file", "BINARY"], "must be one word of ASCII letters"),
@@ -79,6 +100,7 @@ def test_what_cannot_be_served_is_refused_in_one_line_before_the_model_is_loaded
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"host=127.0.0.1, port={port} cannot be listened on: Address already in use" in refused(
-            "--port", str(port)
+        assert (
+            f"host=127.0.0.1, port={port} cannot be listened on: Address already in use"
+            in refused("--port", str(port))
         )

@@ -51,14 +51,18 @@ def test_config_prints_the_resolved_config():
 
 
 def test_schema_is_json_with_every_algorithm():
-    assert json.loads(shown("schema"))["properties"]["algorithm"]["anyOf"][0]["enum"] == sorted(TABLE)
+    assert json.loads(shown("schema"))["properties"]["algorithm"]["anyOf"][0]["enum"] == sorted(
+        TABLE
+    )
 
 
 def test_the_page_in_docs_is_current():
     page = Path(__file__).parents[2] / "docs" / "algorithms.md"
     text = shown("algorithms", "--markdown")
     assert page.exists(), "make it with: ascent show algorithms --markdown > docs/algorithms.md"
-    assert page.read_text() == text, "make it again with: ascent show algorithms --markdown > docs/algorithms.md"
+    assert page.read_text() == text, (
+        "make it again with: ascent show algorithms --markdown > docs/algorithms.md"
+    )
 
 
 def test_metrics_have_a_line_each():
@@ -70,7 +74,9 @@ def test_metrics_have_a_line_each():
 def test_the_metrics_page_in_docs_is_current():
     page, text = Path(__file__).parents[2] / "docs" / "metrics.md", shown("metrics", "--markdown")
     assert text == markdown()
-    assert page.read_text() == text, "make it again with: ascent show metrics --markdown > docs/metrics.md"
+    assert page.read_text() == text, (
+        "make it again with: ascent show metrics --markdown > docs/metrics.md"
+    )
 
 
 def test_an_unknown_algorithm_is_an_error():

@@ -9,7 +9,10 @@ from ascent.models import tiny
 
 def python(code, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -35,7 +38,11 @@ def test_sample_imports_no_compiler_no_distributed_tensors_and_one_configuration
     loaded = set(lines)
     assert "torch._dynamo.convert_frame" not in loaded
     assert not any(name.startswith("torch.distributed.tensor") for name in loaded)
-    configured = {name for name in loaded if ".configuration_" in name and name.startswith("transformers.models.")}
+    configured = {
+        name
+        for name in loaded
+        if ".configuration_" in name and name.startswith("transformers.models.")
+    }
     assert "transformers.models.llama.configuration_llama" in configured
     assert len(configured) < 10
 

@@ -8,7 +8,11 @@ def test_every_name_is_whole_at_any_width(monkeypatch, capsys):
         print_rows(TABLE.values())
         words = set(capsys.readouterr().out.replace(";", " ").replace(",", " ").split())
         assert words >= set(TABLE)
-        assert words >= {"sequence_mean_token_scaled", "group_mean_baseline", "sequence_geometric_token"}
+        assert words >= {
+            "sequence_mean_token_scaled",
+            "group_mean_baseline",
+            "sequence_geometric_token",
+        }
 
 
 def test_a_wide_table_has_a_column_for_every_slot(monkeypatch, capsys):

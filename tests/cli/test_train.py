@@ -33,7 +33,9 @@ def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> N
     assert done.exit_code == 0 and "finished step 2 of 2" in done.stderr
     saved = resolve(load_config(str(run / "config.yaml"))).config
     made = ["run.steps=2", "model.arithmetic=fast"]  # on a CPU
-    assert saved == resolve(load_config(recipe, made)).config  # the resolved config is itself a recipe
+    assert (
+        saved == resolve(load_config(recipe, made)).config
+    )  # the resolved config is itself a recipe
     assert "finished  step 2" in call("runs", str(run.parent)).stdout
     shown = call("show", "run", str(run)).stdout
     assert "checkpoints: 2" in shown and "algorithm: sft" in shown
@@ -49,7 +51,9 @@ def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_score_prints_lines_of_json_and_says_what_they_are_relative_to(tmp_path: Path) -> None:
     run = tmp_path / "rm"
-    recipe = tiny_recipe(tmp_path, algorithm="reward_model", data={"centering_data": "arithmetic:12"})
+    recipe = tiny_recipe(
+        tmp_path, algorithm="reward_model", data={"centering_data": "arithmetic:12"}
+    )
     assert call("train", recipe, "run.steps=1", "--run", str(run)).exit_code == 0
     done = call("score", str(run), "arithmetic@heldout:3")
     assert "scores are relative to 12 demonstrations" in done.stderr
@@ -63,9 +67,13 @@ def test_check_shows_a_sample_and_a_forecast(algorithm: str, tmp_path: Path) -> 
     done = call("check", tiny_recipe(tmp_path, algorithm=algorithm))
     assert done.exit_code == 0
     assert "trained tokens in brackets" in done.stdout
-    assert re.search(r"^time per step +\d+\.\d\d s here: 4 steps take about", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^time per step +\d+\.\d\d s here: 4 steps take about", done.stdout, re.MULTILINE
+    )
     assert re.search(r"^peak memory +\d+\.\d+ [MG]iB of \d+\.\d\d GiB$", done.stdout, re.MULTILINE)
-    assert re.search(r"^model memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^model memory +\d+\.\d MiB: weights .* moments .* activations ", done.stdout, re.MULTILINE
+    )
 
 
 def test_check_counts_an_offloaded_optimizer_on_the_host(tmp_path: Path) -> None:
@@ -100,19 +108,27 @@ def test_resume_says_what_changed_and_continues_only_if_accepted(tmp_path: Path)
     data, run = tmp_path / "data.jsonl", tmp_path / "run"
     row = '{{"prompt": "{}+1=", "completion": "{}"}}\n'
     data.write_text("".join(row.format(n, n + 1) for n in range(8)))
-    recipe = tiny_recipe(tmp_path, data={"train": str(data), "batch_size": 4}, run={"steps": 2, "save_every": 1})
+    recipe = tiny_recipe(
+        tmp_path, data={"train": str(data), "batch_size": 4}, run={"steps": 2, "save_every": 1}
+    )
     assert call("train", recipe, "--run", str(run)).exit_code == 0
     shutil.rmtree(run / "checkpoints/2")
     data.write_text("".join(row.format(n, n) for n in range(8)))
-    with pytest.raises(ValueError, match=rf"data.train {data} has another content .*\n.*--accept-changes"):
+    with pytest.raises(
+        ValueError, match=rf"data.train {data} has another content .*\n.*--accept-changes"
+    ):
         call("resume", str(run))
     done = call("resume", str(run), "--accept-changes")
     assert done.exit_code == 0 and "accepted, from step 2 on" in done.stderr
-    assert "changed from step 2 on: data.train (its content)" in call("show", "run", str(run)).stdout
+    assert (
+        "changed from step 2 on: data.train (its content)" in call("show", "run", str(run)).stdout
+    )
 
 
 @pytest.mark.slow
-def test_without_a_folder_runs_are_numbered_by_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_runs_are_numbered_by_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = tiny_recipe(tmp_path)
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
@@ -120,7 +136,11 @@ def test_without_a_folder_runs_are_numbered_by_recipe(tmp_path: Path, monkeypatc
         assert done.exit_code == 0 and f"the run folder is runs/recipe-{number}\n" in done.stderr
     with pytest.raises(ValueError, match="no file or folder"):
         call("train", recipe, "data=absent.jsonl")
-    run = ascent.train({"algorithm": "ipo", "model": "tiny:llama", "data": "arithmetic:40"}, progress=False, say=print)
+    run = ascent.train(
+        {"algorithm": "ipo", "model": "tiny:llama", "data": "arithmetic:40"},
+        progress=False,
+        say=print,
+    )
     assert run.path == Path("runs/ipo-1")
     assert sorted(path.name for path in Path("runs").iterdir()) == ["ipo-1", "recipe-1", "recipe-2"]
 
@@ -128,9 +148,19 @@ def test_without_a_folder_runs_are_numbered_by_recipe(tmp_path: Path, monkeypatc
 @pytest.mark.slow
 def test_ctrl_c_finishes_the_step_saves_and_ends_with_status_130(tmp_path: Path) -> None:
     recipe, run = tiny_recipe(tmp_path), tmp_path / "run"
-    command = [sys.executable, "-m", "ascent", "train", recipe, "run.steps=100000", "run.save_every=100000"]
+    command = [
+        sys.executable,
+        "-m",
+        "ascent",
+        "train",
+        recipe,
+        "run.steps=100000",
+        "run.save_every=100000",
+    ]
     child = subprocess.Popen([*command, "--run", str(run)], stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
+    wait_for(
+        lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0
+    )
     child.send_signal(signal.SIGINT)
     said = child.communicate(timeout=60)[1]
     assert child.returncode == 130, said
@@ -140,7 +170,9 @@ def test_ctrl_c_finishes_the_step_saves_and_ends_with_status_130(tmp_path: Path)
     assert "finishing this step, saving, then exiting" in said and "Traceback" not in said
 
 
-def test_ctrl_c_while_a_run_is_set_up_has_the_same_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_run_is_set_up_has_the_same_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 

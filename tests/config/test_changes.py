@@ -46,7 +46,9 @@ def test_a_recipe_that_did_not_change_has_no_changes(algorithm: str) -> None:
 
 
 def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
-    found = recipe("grpo", rewards=[{"use": "exact"}, {"use": "length", "target": 8, "weight": 0.5}])
+    found = recipe(
+        "grpo", rewards=[{"use": "exact"}, {"use": "length", "target": 8, "weight": 0.5}]
+    )
     assert (found["rewards[1].target"], found["rewards[1].weight"]) == (8, 0.5)
     assert found["cells.policy_loss.high"] == 0.2 and found["model.policy"] == "p"
     assert found["run.trackers"] == []
@@ -59,8 +61,16 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
         ({}, {"rewards": [{"use": "exact", "weight": 2.0}]}, {"rewards[0].weight": ""}),
         ({}, {"cells": {"policy_loss": {"high": 0.3}}}, {"cells.policy_loss.high": ""}),
         ({}, {"cells": {"kl": {"weight": 0.1}}}, {"cells.kl.weight": ""}),
-        ({}, {"cells": {"filter": {"not_truncated": {}}}}, {"cells.filter.not_truncated": "another function makes"}),
-        ({}, {"cells": {"policy_loss": {"use": "cispo"}}}, {"cells.policy_loss.use": "another function makes"}),
+        (
+            {},
+            {"cells": {"filter": {"not_truncated": {}}}},
+            {"cells.filter.not_truncated": "another function makes"},
+        ),
+        (
+            {},
+            {"cells": {"policy_loss": {"use": "cispo"}}},
+            {"cells.policy_loss.use": "another function makes"},
+        ),
         ({}, {"model__arithmetic": "exact"}, {"model.arithmetic": ""}),
         (
             {"rollouts__max_staleness": 1},
@@ -68,7 +78,11 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
             {"model.arithmetic": "the checkpoint holds rollouts"},
         ),
         ({}, {"rollouts__temperature": 0.9}, {"rollouts.temperature": ""}),
-        ({}, {"rollouts__max_staleness": 1}, {"rollouts.max_staleness": "the checkpoint holds a rollout buffer"}),
+        (
+            {},
+            {"rollouts__max_staleness": 1},
+            {"rollouts.max_staleness": "the checkpoint holds a rollout buffer"},
+        ),
         (
             {"rollouts__max_staleness": 1},
             {"rollouts__max_staleness": 1, "rollouts__temperature": 0.9},
@@ -81,7 +95,11 @@ def test_values_have_dotted_keys_also_in_lists_and_cells() -> None:
         ),
         (
             {"rollouts__max_staleness": 1, "rollouts__partial_rollouts": True},
-            {"rollouts__max_staleness": 1, "rollouts__partial_rollouts": True, "rollouts__max_new_tokens": 9},
+            {
+                "rollouts__max_staleness": 1,
+                "rollouts__partial_rollouts": True,
+                "rollouts__max_new_tokens": 9,
+            },
             {"rollouts.max_new_tokens": "the checkpoint holds unfinished rollouts"},
         ),
         (
@@ -98,7 +116,10 @@ def test_reasons(was: dict[str, Any], now: dict[str, Any], expected: dict[str, s
         assert found[key].startswith(words) and bool(found[key]) == bool(words), found
     refused = [key for key, why in found.items() if why]
     if refused:
-        with pytest.raises(ValueError, match=r"cannot be changed on resume: .*\nrestore it in config.yaml, or start"):
+        with pytest.raises(
+            ValueError,
+            match=r"cannot be changed on resume: .*\nrestore it in config.yaml, or start",
+        ):
             check_changes(find_changes(before, after), before, "config.yaml")
     else:
         check_changes(find_changes(before, after), before, "config.yaml")
@@ -108,7 +129,9 @@ def test_shares_of_data_cannot_change_but_data_that_moved_can() -> None:
     before = recipe("sft", data__mix=[{"use": "more.jsonl", "share": 0.25}])
     moved = recipe("sft", data__mix=[{"use": "data/more.jsonl", "share": 0.25}])
     shared = recipe("sft", data__mix=[{"use": "more.jsonl", "share": 0.5}])
-    longer = recipe("sft", data__mix=[{"use": each, "share": 0.25} for each in ("more.jsonl", "most.jsonl")])
+    longer = recipe(
+        "sft", data__mix=[{"use": each, "share": 0.25} for each in ("more.jsonl", "most.jsonl")]
+    )
     assert [refusal_reason(each, before) for each in find_changes(before, moved)] == [""]
     assert [bool(refusal_reason(each, before)) for each in find_changes(before, shared)] == [True]
     assert all(refusal_reason(each, before) for each in find_changes(before, longer))
@@ -144,7 +167,9 @@ INPUT = {"input": True, "now": {"content": {}}}
         ({"key": "run.evaluate_every", "was": 1, "now": 2}, False, False),
     ],
 )
-def test_which_evaluations_can_be_compared(line: dict[str, Any], sampled: bool, of_records: bool) -> None:
+def test_which_evaluations_can_be_compared(
+    line: dict[str, Any], sampled: bool, of_records: bool
+) -> None:
     lines = [{"step": 3, "key": "data.evaluate", **INPUT}, {"step": 7, **line}]
     recipe = {"data.evaluate": "a.jsonl"}
     assert evaluated_since(lines, recipe, samples=True) == (7 if sampled else 3)

@@ -21,9 +21,18 @@ def test_the_least_and_the_shipped():
     [
         ({"rounds": 0}, "r: rounds=0, but it must be at least 1"),
         ({"rounds": 10**30}, f"r: rounds=1{'0' * 30}, but it must be at most 1000"),
-        ({"seed": 2**63 - 1}, "r: seed=9223372036854775807, but it must be at most 9223372036854774807"),
-        ({"colect": {}}, "r: colect is not a key of a recipe of ascent iterate; did you mean collect"),
-        ({"collect": {"prompts": "p", "samples": 1}}, "r: collect.samples=1, but it must be at least 2"),
+        (
+            {"seed": 2**63 - 1},
+            "r: seed=9223372036854775807, but it must be at most 9223372036854774807",
+        ),
+        (
+            {"colect": {}},
+            "r: colect is not a key of a recipe of ascent iterate; did you mean collect",
+        ),
+        (
+            {"collect": {"prompts": "p", "samples": 1}},
+            "r: collect.samples=1, but it must be at least 2",
+        ),
     ],
 )
 def test_wrong_keys_are_named(change, words):
@@ -32,7 +41,9 @@ def test_wrong_keys_are_named(change, words):
 
 
 def test_the_two_kinds_of_recipe_are_not_confused():
-    with pytest.raises(ValueError, match="rlhf_iterated is a recipe of ascent iterate; run ascent iterate"):
+    with pytest.raises(
+        ValueError, match="rlhf_iterated is a recipe of ascent iterate; run ascent iterate"
+    ):
         load_config("rlhf_iterated")
     with pytest.raises(ValueError, match="sft is not a recipe of ascent iterate"):
         iterate_config(read_recipe("sft"), "sft")

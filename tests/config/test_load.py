@@ -1,7 +1,13 @@
 import pytest
 
 from ascent.config.iterate import KEY as ROUNDS
-from ascent.config.load import merge_configs, nest_keys, parse_overrides, read_recipe, shipped_recipes
+from ascent.config.load import (
+    merge_configs,
+    nest_keys,
+    parse_overrides,
+    read_recipe,
+    shipped_recipes,
+)
 
 
 def test_shipped_recipes_are_found_by_name_and_described():
@@ -13,14 +19,17 @@ def test_shipped_recipes_are_found_by_name_and_described():
 
 
 def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"no recipe named 'rlvrr'; did you mean rlvr.*ends in \.yaml"):
+    with pytest.raises(
+        ValueError, match=r"no recipe named 'rlvrr'; did you mean rlvr.*ends in \.yaml"
+    ):
         read_recipe("rlvrr")
     with pytest.raises(ValueError, match="no recipe named 'simpoo'; did you mean simpo"):
         read_recipe("simpoo", ["simpo"])
     with pytest.raises(ValueError, match="no recipe named 'RLVR'; did you mean rlvr"):
         read_recipe("RLVR")
     with pytest.raises(
-        ValueError, match="no recipe named 'xyzzyx'; ascent recipes and ascent show algorithms list the"
+        ValueError,
+        match="no recipe named 'xyzzyx'; ascent recipes and ascent show algorithms list the",
     ):
         read_recipe("xyzzyx", ["simpo"])
 
@@ -33,7 +42,10 @@ def test_an_unknown_name_suggests_the_nearest():
         (b"- a\n- b\n", "holds a list, but a recipe is a mapping"),
         (b"just words\n", "holds the single value 'just words'"),
         (b"algorithm: [\n", "line 2: not valid YAML"),
-        (b"algorithm: a\nalgorithm: b\n", "line 2: not valid YAML: the key 'algorithm' is given twice"),
+        (
+            b"algorithm: a\nalgorithm: b\n",
+            "line 2: not valid YAML: the key 'algorithm' is given twice",
+        ),
         (b"algorithm: \xff\n", "line 1, is not UTF-8 text (byte 11)"),
         (b"a: b\n# caf\xe9\n", "line 2, is not UTF-8 text (byte 10)"),
         ("a: b\n".encode("utf-16"), "line 1, is not UTF-8 text (byte 0); save it as UTF-8"),
@@ -56,7 +68,9 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 def test_overrides_become_a_tree():
-    assert parse_overrides(["a.b=1e-6", "a.c=x y", "d=[1, {e: f}]", "g={h: 1}", "g.i=true", "j=a=b"]) == {
+    assert parse_overrides(
+        ["a.b=1e-6", "a.c=x y", "d=[1, {e: f}]", "g={h: 1}", "g.i=true", "j=a=b"]
+    ) == {
         "a": {"b": 1e-6, "c": "x y"},
         "d": [1, {"e": "f"}],
         "g": {"h": 1, "i": True},
@@ -100,7 +114,10 @@ def test_bad_overrides_are_refused(overrides, words):
 def test_merging_goes_section_by_section():
     base = {"model": {"policy": "p", "dtype": "float32"}, "rewards": [{"use": "a"}]}
     over = {"model": {"dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
-    assert merge_configs(base, over) == {"model": {"policy": "p", "dtype": "bfloat16"}, "rewards": [{"use": "b"}]}
+    assert merge_configs(base, over) == {
+        "model": {"policy": "p", "dtype": "bfloat16"},
+        "rewards": [{"use": "b"}],
+    }
     assert base["model"]["dtype"] == "float32"
 
 

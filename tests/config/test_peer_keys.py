@@ -51,7 +51,9 @@ def exists(key: str) -> bool:
     if slot in MULTI_CELL_SLOTS:
         return rest[1] in recipe_numbers(VOCABULARY[slot][rest[0]])
     known = {"use", *(["weight"] if slot in TERM_SLOTS else [])}
-    return rest[0] in known.union(*(recipe_numbers(function) for function in VOCABULARY[slot].values()))
+    return rest[0] in known.union(
+        *(recipe_numbers(function) for function in VOCABULARY[slot].values())
+    )
 
 
 @pytest.mark.parametrize(("name", "key"), KEYS.items())
@@ -102,4 +104,7 @@ def test_an_argument_of_a_trainer_is_refused_with_ours(name: str, argument: str)
 def test_a_key_as_an_argument_is_refused_with_its_place(name: str, words: str) -> None:
     with pytest.raises(TypeError) as caught:
         ascent.train("sft", **{name: 1})
-    assert str(caught.value) == f"ascent.train has no argument {name!r}; keys are in the second argument: {words}"
+    assert (
+        str(caught.value)
+        == f"ascent.train has no argument {name!r}; keys are in the second argument: {words}"
+    )

@@ -31,7 +31,9 @@ def with_key(key: str, value: Any) -> dict[str, Any]:
     """The sections of a recipe that hold one old key; a list has two entries, and the second holds it."""
     if key.startswith("rewards[]."):
         use = REWARD_OPTIONS.get(key, ("exact_match",))[0]
-        return {"rewards": [{"use": "exact_match"}, {"use": use, key.removeprefix("rewards[]."): value}]}
+        return {
+            "rewards": [{"use": "exact_match"}, {"use": use, key.removeprefix("rewards[]."): value}]
+        }
     found = nest_keys({key: value})
     return merge_configs({"env": ENV}, found) if key.startswith("env.") else found
 
@@ -65,20 +67,28 @@ def test_an_override_is_refused(tmp_path, key, new, value):
 def test_a_stage_of_a_recipe_of_rounds_is_refused(stage, key, new, value):
     stages = rounds_recipe()
     with pytest.raises(ValueError) as caught:
-        iterate_config(stages | {stage: merge_configs(stages[stage], with_key(key, value))}, "r.yaml")
+        iterate_config(
+            stages | {stage: merge_configs(stages[stage], with_key(key, value))}, "r.yaml"
+        )
     assert str(caught.value) == f"r.yaml: {stage}: {message(key, new, value)}"
 
 
 def test_a_recipe_of_rounds_made_in_python_is_refused_before_the_first_stage(tmp_path):
     config = iterate_config(rounds_recipe(), "r.yaml")
-    old = config.model_copy(update={"policy": merge_configs(config.policy, {"cells": {"gate": {"high": 0.3}}})})
+    old = config.model_copy(
+        update={"policy": merge_configs(config.policy, {"cells": {"gate": {"high": 0.3}}})}
+    )
     with pytest.raises(ValueError, match=r"^policy: cells.gate is now called cells.policy_loss$"):
         iterate(old, run=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
 def test_every_old_name_below_an_old_name_gets_its_line():
-    cells = {"credit": {"use": "centre"}, "focus": {"shared_length": {"alpha": 0.5}}, "filter": {"varied": {}}}
+    cells = {
+        "credit": {"use": "centre"},
+        "focus": {"shared_length": {"alpha": 0.5}},
+        "filter": {"varied": {}},
+    }
     with pytest.raises(ValueError) as caught:
         validate(merge_configs(TINY, {"cells": cells, "model": {"recompute": True}}))
     assert str(caught.value).splitlines() == [
@@ -103,14 +113,21 @@ def test_no_old_name_is_a_key_and_every_new_one_is():
         in_slot = section.removeprefix("cells.") in MULTI_CELL_SLOTS
         assert old not in known
         assert new in known or in_slot or new.startswith(("rewards[].", "env."))
-    assert {key.rpartition(".use")[0] for key, _ in VALUES} <= {f"cells.{slot}" for slot in Cells.model_fields}
+    assert {key.rpartition(".use")[0] for key, _ in VALUES} <= {
+        f"cells.{slot}" for slot in Cells.model_fields
+    }
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """A run that was killed after its first checkpoint."""
-    short = {"run": {"steps": 2, "save_every": 1, "evaluate_every": 2}, "data": {"train": "arithmetic:16"}}
-    train_plan(resolve(validate(merge_configs(TINY, short))), tmp_path / "run", say=lambda text: None)
+    short = {
+        "run": {"steps": 2, "save_every": 1, "evaluate_every": 2},
+        "data": {"train": "arithmetic:16"},
+    }
+    train_plan(
+        resolve(validate(merge_configs(TINY, short))), tmp_path / "run", say=lambda text: None
+    )
     (tmp_path / "run/outcome.json").unlink()
     return tmp_path / "run"
 
@@ -125,25 +142,31 @@ def set_manifest_format(folder: Path, number: int) -> None:
     for path in folder.glob("checkpoints/*/manifest.json"):
         content = json.loads(path.read_text()) | {"format": number}
         del content["sha256"]
-        seal = hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+        seal = hashlib.sha256(
+            json.dumps(content, sort_keys=True, allow_nan=False).encode()
+        ).hexdigest()
         path.write_text(json.dumps(content | {"sha256": seal}))
 
 
 def test_resuming_a_run_of_before_is_refused(run_folder):
     """One part after the other is put back into the form of before; each is refused with a sentence."""
     set_manifest_format(run_folder, 1)
-    assert "2: it has format 1, this version reads 2; use the version that wrote it" in refusal(run_folder)
+    assert "2: it has format 1, this version reads 2; use the version that wrote it" in refusal(
+        run_folder
+    )
 
     set_manifest_format(run_folder, 2)
     inputs = run_folder / "inputs.json"
     inputs.write_text(json.dumps(json.loads(inputs.read_text()) | {"format": 1}))
-    assert "inputs.json is not of format 2, which this version reads; use the version that wrote it" in refusal(
-        run_folder
+    assert (
+        "inputs.json is not of format 2, which this version reads; use the version that wrote it"
+        in refusal(run_folder)
     )
 
     config = run_folder / "config.yaml"
     old = merge_configs(
-        yaml.safe_load(config.read_text()), {"model": {"recompute": False}, "data": {"bad_rows": "skip"}}
+        yaml.safe_load(config.read_text()),
+        {"model": {"recompute": False}, "data": {"bad_rows": "skip"}},
     )
     config.write_text(yaml.safe_dump(old))
     assert refusal(run_folder).startswith(f"{config}: ")

@@ -7,7 +7,9 @@ from pydantic import BaseModel
 from ascent.config import iterate, schema
 from ascent.config.schema import MULTI_CELL_SLOTS, TERM_SLOTS, Cells, Config, Section, leaves
 
-SECTIONS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+SECTIONS = [
+    each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)
+]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -20,9 +22,16 @@ def test_every_key_has_one_sentence(section):
 
 NUMBERS = [
     (section, name)
-    for section in [*SECTIONS, *(each for each in vars(iterate).values() if each in Section.__subclasses__())]
+    for section in [
+        *SECTIONS,
+        *(each for each in vars(iterate).values() if each in Section.__subclasses__()),
+    ]
     for name, field in section.model_fields.items()
-    if {int, float} & {field.annotation, *(get_args(each)[0] for each in get_args(field.annotation) if get_args(each))}
+    if {int, float}
+    & {
+        field.annotation,
+        *(get_args(each)[0] for each in get_args(field.annotation) if get_args(each)),
+    }
 ]
 
 
@@ -34,12 +43,29 @@ def test_every_number_has_an_upper_bound(section, name):
 
 def test_no_number_was_overlooked():
     named = {name for _, name in NUMBERS}
-    assert {"seed", "lora", "lora_alpha", "batch_size", "share", "target_kl", "steps", "rounds", "per_prompt"} <= named
+    assert {
+        "seed",
+        "lora",
+        "lora_alpha",
+        "batch_size",
+        "share",
+        "target_kl",
+        "steps",
+        "rounds",
+        "per_prompt",
+    } <= named
 
 
 def test_leaves_are_dotted_keys_down_to_the_last_section():
     found = leaves()
-    assert {"algorithm", "seed", "model.policy", "rollouts.group_size", "rewards", "cells.policy_loss"} <= set(found)
+    assert {
+        "algorithm",
+        "seed",
+        "model.policy",
+        "rollouts.group_size",
+        "rewards",
+        "cells.policy_loss",
+    } <= set(found)
     assert "model" not in found
     assert found["rollouts.temperature"].default == 1.0
 
@@ -52,6 +78,8 @@ def test_slots_are_classed_as_their_fields_are_declared():
 
 
 def test_a_config_cannot_be_changed_behind_ones_back():
-    config = Config.model_validate({"algorithm": "sft", "model": {"policy": "p"}, "data": {"train": "t"}})
+    config = Config.model_validate(
+        {"algorithm": "sft", "model": {"policy": "p"}, "data": {"train": "t"}}
+    )
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 1

@@ -7,11 +7,16 @@ from ascent.config.validate import validate
 
 VOCABULARY = {
     "policy_loss": {
-        "clip": {"description": "Clip.", "numbers": {"low": {"type": "number", "minimum": 0.0, "default": 0.2}}},
+        "clip": {
+            "description": "Clip.",
+            "numbers": {"low": {"type": "number", "minimum": 0.0, "default": 0.2}},
+        },
         "plain": {"description": "Nothing.", "numbers": {}},
     },
     "kl": {"k3": {"description": "k3.", "numbers": {}}},
-    "reward_shaping": {"overlong": {"description": "Too long.", "numbers": {"cache": {"type": "integer"}}}},
+    "reward_shaping": {
+        "overlong": {"description": "Too long.", "numbers": {"cache": {"type": "integer"}}}
+    },
     "extra_losses": {"nll": {"description": "NLL.", "numbers": {}}},
 }
 
@@ -41,13 +46,18 @@ def test_schema_names_algorithms_functions_and_numbers():
     assert schema["properties"]["algorithm"]["anyOf"][0]["enum"] == ["dapo", "grpo"]
     slots = schema["$defs"]["Cells"]["properties"]
     clip, plain, alone, off = slots["policy_loss"]["anyOf"]
-    assert clip["properties"] == {"use": {"const": "clip"}, "low": VOCABULARY["policy_loss"]["clip"]["numbers"]["low"]}
+    assert clip["properties"] == {
+        "use": {"const": "clip"},
+        "low": VOCABULARY["policy_loss"]["clip"]["numbers"]["low"],
+    }
     assert plain["properties"] == {"use": {"const": "plain"}}
     assert set(alone["properties"]) == {"low"}
     assert alone["additionalProperties"] is False
     assert off == {"const": False}
     assert set(slots["kl"]["anyOf"][0]["properties"]) == {"use", "weight"}
-    assert set(slots["reward_shaping"]["properties"]["overlong"]["anyOf"][0]["properties"]) == {"cache"}
+    assert set(slots["reward_shaping"]["properties"]["overlong"]["anyOf"][0]["properties"]) == {
+        "cache"
+    }
     assert set(slots["extra_losses"]["properties"]["nll"]["anyOf"][0]["properties"]) == {"weight"}
     assert slots["policy_loss"]["description"] == Cells.model_fields["policy_loss"].description
 

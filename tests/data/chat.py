@@ -39,7 +39,9 @@ FORGETFUL = (
 # Drops what an assistant thought from every turn.
 STRIPPING = FORGETFUL.replace(" and not loop.last", "")
 # The same, and the generation prompt opens the thought (QwQ, newer R1 distillations).
-OPENING = STRIPPING.replace("<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}")
+OPENING = STRIPPING.replace(
+    "<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}"
+)
 # Writes questions and answers alone.
 TWO_ROLES = CHATML.replace("in messages %}", "in messages if m['role'] in ('user', 'assistant') %}")
 
@@ -65,7 +67,9 @@ def tokenizer(
     """`bos`: the tokenizer puts a BOS before every text, as Llama's does."""
     backend = Tokenizer.from_str(_trained())
     if bos:
-        backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 4)])
+        backend.post_processor = processors.TemplateProcessing(
+            single="<|bos|> $A", special_tokens=[("<|bos|>", 4)]
+        )
     found = PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token=eos, pad_token=pad, bos_token="<|bos|>" if bos else None
     )
@@ -85,6 +89,8 @@ def spaced(template: str | None = CHATML) -> PreTrainedTokenizerFast:
         initial_alphabet=list("abcdefghijklmnopqrstuvwxyz0123456789\n"),
     )
     backend.train_from_iterator(LINES, trainer)
-    found = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>")
+    found = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
+    )
     found.chat_template = template
     return found

@@ -16,7 +16,9 @@ Rows = Sequence[dict[str, Any]]
 
 def jsonl(path: Path, rows: Rows) -> str:
     path = path.with_suffix(".jsonl")
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
     return str(path)
 
 
@@ -45,7 +47,10 @@ def comma(path: Path, rows: Rows) -> str:
         writer.writeheader()
         for row in rows:
             writer.writerow(
-                {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
+                {
+                    name: value if isinstance(value, str) else json.dumps(value)
+                    for name, value in row.items()
+                }
             )
     return str(path)
 

@@ -49,14 +49,19 @@ def test_gsm8k_with_calls_of_the_calculator(tmp_path: Path) -> None:
         Message("assistant", "Half of 48 is  48/2 = <calculator>48/2</calculator>"),
         Message("tool", "<result>24</result>"),
         Message("assistant", "24.\nTogether 48+24 = <calculator>48+24</calculator>"),
-        Message("tool", "<result>72</result>"), Message("assistant", "1,072.\n#### 1,072"),
-    )  # fmt: skip
-    assert load(f"gsm8k_calculator:{name}", "prompts").records == load(f"gsm8k:{name}", "prompts").records
+        Message("tool", "<result>72</result>"),
+        Message("assistant", "1,072.\n#### 1,072"),
+    )
+    assert (
+        load(f"gsm8k_calculator:{name}", "prompts").records
+        == load(f"gsm8k:{name}", "prompts").records
+    )
 
 
 def test_gsm8k_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
     name = files.jsonl(
-        tmp_path / "a", [OPENAI, {"question": "q", "answer": "72"}, {"question": "q", "answer": "#### "}]
+        tmp_path / "a",
+        [OPENAI, {"question": "q", "answer": "72"}, {"question": "q", "answer": "#### "}],
     )
     with pytest.raises(ValueError) as caught:
         load(f"gsm8k:{name}", "prompts")
@@ -71,13 +76,23 @@ PROBLEM, WORKED = r"How many asymptotes has $\frac{2}{x}$?", r"It has one, so $\
     ("row", "answer"),
     [
         ({"problem": PROBLEM, "solution": WORKED, "level": "Level 3", "type": "Algebra"}, WORKED),
-        ({"problem": PROBLEM, "solution": WORKED, "answer": "1", "subject": "Algebra", "level": 3}, "1"),
+        (
+            {
+                "problem": PROBLEM,
+                "solution": WORKED,
+                "answer": "1",
+                "subject": "Algebra",
+                "level": 3,
+            },
+            "1",
+        ),
         (
             {
                 "prompt": [
                     {
                         "role": "user",
-                        "content": PROBLEM + " Let's think step by step and output the final answer within \\boxed{}.",
+                        "content": PROBLEM
+                        + " Let's think step by step and output the final answer within \\boxed{}.",
                     }
                 ],
                 "reward_model": {"ground_truth": "1", "style": "rule"},
@@ -115,7 +130,9 @@ def test_tldr(tmp_path: Path) -> None:
     assert isinstance(prompt, Prompt)
     assert (prompt.messages, prompt.answer) == ((Message("user", TEXT),), "Cat left.")
     (example,) = load(posts, "examples").records
-    assert isinstance(example, Example) and example.messages[-1] == Message("assistant", " Cat left.")
+    assert isinstance(example, Example) and example.messages[-1] == Message(
+        "assistant", " Cat left."
+    )
 
 
 @pytest.mark.parametrize(("choice", "chosen"), [(0, " first"), (1, " second")])
@@ -142,9 +159,15 @@ def test_other_names_stay_what_they_are() -> None:
     assert schemas_of("gsm8k:a/b:main@test")[1] == "a/b:main@test"
 
 
-@pytest.mark.parametrize("name", ["gsm8k_calculater:train.jsonl", "gsm8:openai/gsm8k:main", "maths:a.parquet"])
-def test_a_prefix_that_is_misspelled_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"no benchmark is called .*; did you mean (gsm8k_calculator|gsm8k|math):"):
+@pytest.mark.parametrize(
+    "name", ["gsm8k_calculater:train.jsonl", "gsm8:openai/gsm8k:main", "maths:a.parquet"]
+)
+def test_a_prefix_that_is_misspelled_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"no benchmark is called .*; did you mean (gsm8k_calculator|gsm8k|math):"
+    ):
         schemas_of(name)
     monkeypatch.chdir(tmp_path)
     Path(name).parent.mkdir(exist_ok=True, parents=True)
@@ -156,7 +179,12 @@ def test_a_prefix_that_is_misspelled_is_named(name: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "split", "rows", "empty"),
     # verl's training file of MATH has two rows without a ground truth.
-    [("gsm8k", "train", 7473, 0), ("gsm8k", "test", 1319, 0), ("math", "train", 7500, 2), ("math", "test", 5000, 0)],
+    [
+        ("gsm8k", "train", 7473, 0),
+        ("gsm8k", "test", 1319, 0),
+        ("math", "train", 7500, 2),
+        ("math", "test", 5000, 0),
+    ],
 )
 def test_the_whole_files(name: str, split: str, rows: int, empty: int) -> None:
     loaded = load(f"{name}:{DATA}/{name}@{split}", "prompts", invalid_rows="skip")

@@ -39,8 +39,12 @@ def test_one_flat_axis() -> None:
     items = SAMPLES["pairs"]
     batch = collate(items)
     sequences = [sequence for item in items for sequence in item.sequences]
-    assert batch["tokens_T"].tolist() == [int(token) for sequence in sequences for token in sequence.tokens]
-    assert batch["loss_mask_T"].tolist() == [bool(mark) for sequence in sequences for mark in sequence.loss_mask]
+    assert batch["tokens_T"].tolist() == [
+        int(token) for sequence in sequences for token in sequence.tokens
+    ]
+    assert batch["loss_mask_T"].tolist() == [
+        bool(mark) for sequence in sequences for mark in sequence.loss_mask
+    ]
     assert batch["positions_T"].tolist() == [*range(4), *range(3), *range(2), *range(5)]
     assert batch["segments"].lengths_B.tolist() == [4, 3, 2, 5]
     assert batch["groups"].ids_B.tolist() == [0, 0, 1, 1]
@@ -93,7 +97,9 @@ def test_first_tokens_are_never_trained() -> None:
 
 
 def test_companions_carry_the_same_answer_behind_another_prompt() -> None:
-    items, shorter = add_mismatched([make.unpaired(6), make.unpaired(4), make.unpaired(5)], max_tokens=99)
+    items, shorter = add_mismatched(
+        [make.unpaired(6), make.unpaired(4), make.unpaired(5)], max_tokens=99
+    )
     assert shorter == 0
     for place, item in enumerate(items):
         own, other = item.sequences[0], items[(place + 1) % 3].sequences[0]
@@ -128,13 +134,20 @@ def test_a_neighbour_with_the_same_prompt_is_passed_over() -> None:
 def test_where_a_whole_step_asks_the_same_a_prompt_of_the_data_stands_in() -> None:
     one, two = make.unpaired(4), make.unpaired(5)
     spare = two_distinct_prompts([one, one, two])
-    assert [prompt.tolist() for prompt in spare] == [each.sequences[0].tokens[:2].tolist() for each in (one, two)]
+    assert [prompt.tolist() for prompt in spare] == [
+        each.sequences[0].tokens[:2].tolist() for each in (one, two)
+    ]
     items, _ = add_mismatched([one, one], max_tokens=99, spare=spare)
     for item in items:
         assert item.mismatched is not None
-        assert item.mismatched.tokens.tolist() == [*spare[1].tolist(), *one.sequences[0].tokens[2:].tolist()]
+        assert item.mismatched.tokens.tolist() == [
+            *spare[1].tolist(),
+            *one.sequences[0].tokens[2:].tolist(),
+        ]
     (alone,), _ = add_mismatched([two], max_tokens=99, spare=spare)
-    assert alone.mismatched is not None and alone.mismatched.tokens[:2].tolist() == spare[0].tolist()
+    assert (
+        alone.mismatched is not None and alone.mismatched.tokens[:2].tolist() == spare[0].tolist()
+    )
 
 
 def test_a_companion_over_the_limit_loses_the_beginning_of_its_prompt_and_is_counted() -> None:

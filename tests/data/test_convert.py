@@ -27,7 +27,10 @@ def test_tied_answers_are_no_pair() -> None:
 
 def test_a_pair_as_ranking_thumbs_example_and_prompt() -> None:
     assert convert(PAIR, "pairs", "rankings") == [Ranking(PROMPT, (A, B))]
-    assert convert(PAIR, "pairs", "unpaired") == [UnpairedExample(PROMPT, A, True), UnpairedExample(PROMPT, B, False)]
+    assert convert(PAIR, "pairs", "unpaired") == [
+        UnpairedExample(PROMPT, A, True),
+        UnpairedExample(PROMPT, B, False),
+    ]
     assert convert(PAIR, "pairs", "examples") == [Example("p", (*PROMPT.messages, *A))]
     assert convert(PAIR, "pairs", "prompts") == [PROMPT]
     assert convert(RANKING, "rankings", "examples") == [Example("p", (*PROMPT.messages, *A))]
@@ -37,6 +40,8 @@ def test_the_same_kind_passes_through() -> None:
     assert convert(PAIR, "pairs", "pairs") == convert(PAIR, "pairs", None) == [PAIR]
 
 
-@pytest.mark.parametrize("way", [("unpaired", "examples"), ("unpaired", "pairs"), ("examples", "pairs")])
+@pytest.mark.parametrize(
+    "way", [("unpaired", "examples"), ("unpaired", "pairs"), ("examples", "pairs")]
+)
 def test_what_would_invent_or_hide_a_judgement_is_no_conversion(way: tuple[str, str]) -> None:
     assert way not in CONVERSIONS

@@ -22,7 +22,10 @@ def test_fail_raises_with_places_counts_and_the_fix() -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == "12 invalid rows of 20 (12 empty)"
     assert lines[1] == "a.jsonl:1: prompt is empty; remove the row"
-    assert lines[-2:] == ["... and 2 more", "fix or remove them, or skip them with data.invalid_rows=skip"]
+    assert lines[-2:] == [
+        "... and 2 more",
+        "fix or remove them, or skip them with data.invalid_rows=skip",
+    ]
 
 
 def test_skip_says_what_it_skipped(caplog: pytest.LogCaptureFixture) -> None:

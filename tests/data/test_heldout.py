@@ -30,7 +30,9 @@ def prompts(loaded: LoadResult) -> set[str]:
 
 
 def test_every_record_is_on_one_side_and_no_prompt_on_both(tmp_path: Path) -> None:
-    rows = [row | {"rejected": f"{row['rejected']}{again}"} for row in pairs(500) for again in "abc"]
+    rows = [
+        row | {"rejected": f"{row['rejected']}{again}"} for row in pairs(500) for again in "abc"
+    ]
     loaded = load(write(tmp_path / "a.jsonl", rows), "pairs")
     train, heldout = cut(loaded)
     both = (*train.places, *heldout.places)
@@ -39,14 +41,18 @@ def test_every_record_is_on_one_side_and_no_prompt_on_both(tmp_path: Path) -> No
     assert not prompts(train) & prompts(heldout)
     assert 30 <= len(prompts(heldout)) <= 70 and len(heldout.records) == 3 * len(prompts(heldout))
     assert [place.number for place in heldout.places] == [
-        place.number for place, record in zip(loaded.places, loaded.records, strict=True) if record in heldout.records
+        place.number
+        for place, record in zip(loaded.places, loaded.records, strict=True)
+        if record in heldout.records
     ]
 
 
 def test_white_space_makes_no_other_prompt(tmp_path: Path) -> None:
     rows = [row | {"prompt": f" {row['prompt']}\n", "rejected": "x"} for row in pairs(100)]
     train, heldout = cut(load(write(tmp_path / "a.jsonl", pairs(100) + rows), "pairs"))
-    assert not {each.strip() for each in prompts(train)} & {each.strip() for each in prompts(heldout)}
+    assert not {each.strip() for each in prompts(train)} & {
+        each.strip() for each in prompts(heldout)
+    }
 
 
 def test_a_prompt_stays_held_out_whatever_else_is_in_the_file(tmp_path: Path) -> None:
@@ -66,7 +72,9 @@ def test_pairs_read_as_another_kind_are_cut_in_the_same_place(kind: Any, tmp_pat
 
 
 def test_plain_text_is_its_own_prompt(tmp_path: Path) -> None:
-    train, heldout = cut(load(write(tmp_path / "a.jsonl", [{"text": f"text {n}"} for n in range(100)]), "examples"))
+    train, heldout = cut(
+        load(write(tmp_path / "a.jsonl", [{"text": f"text {n}"} for n in range(100)]), "examples")
+    )
     assert 1 <= len(heldout.records) < 30 and len(train.records) + len(heldout.records) == 100
 
 
@@ -74,8 +82,12 @@ def test_at_least_one_and_never_all(tmp_path: Path) -> None:
     loaded = load(write(tmp_path / "a.jsonl", pairs(3)), "pairs")
     assert len(cut(loaded, 1e-9)[1].records) == 1
     assert len(cut(loaded, 1 - 1e-9)[0].records) == 1
-    with pytest.raises(ValueError, match=r"b\.jsonl has 1 different prompts, too few .*data\.evaluate=null"):
+    with pytest.raises(
+        ValueError, match=r"b\.jsonl has 1 different prompts, too few .*data\.evaluate=null"
+    ):
         heldout_prompts(load(write(tmp_path / "b.jsonl", pairs(1)), "pairs"), 0.05)
-    unpaired = load(write(tmp_path / "c.jsonl", pairs(4)), "unpaired")  # each is compared with another prompt's answer
+    unpaired = load(
+        write(tmp_path / "c.jsonl", pairs(4)), "unpaired"
+    )  # each is compared with another prompt's answer
     for share in (1e-9, 1 - 1e-9):
         assert [len(prompts(each)) for each in cut(unpaired, share)] == [2, 2]

@@ -24,7 +24,9 @@ TURNS = [{"role": "user", "content": "a, b\n"}, {"role": "assistant", "content":
 @pytest.mark.parametrize("write", files.FORMATS.values(), ids=files.FORMATS)
 def test_every_format_gives_the_same_records(write, tmp_path: Path) -> None:
     loaded = load(write(tmp_path / "train", ROWS), "examples")
-    expected = [(Message("user", row["prompt"]), Message("assistant", row["completion"])) for row in ROWS]
+    expected = [
+        (Message("user", row["prompt"]), Message("assistant", row["completion"])) for row in ROWS
+    ]
     assert [record.messages for record in loaded.records if isinstance(record, Example)] == expected
     assert loaded.report.rows == 3
     assert not loaded.report.invalid
@@ -40,14 +42,20 @@ def test_messages_survive_every_format(write, tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", files.FORMATS.values(), ids=files.FORMATS)
 @pytest.mark.parametrize("indent", [None, 1])
 def test_messages_as_text_survive_every_format(write, indent: int | None, tmp_path: Path) -> None:
-    row = {"question": json.dumps(TURNS[:1], indent=indent), "response": " " + json.dumps(TURNS[1:], indent=indent)}
+    row = {
+        "question": json.dumps(TURNS[:1], indent=indent),
+        "response": " " + json.dumps(TURNS[1:], indent=indent),
+    }
     loaded = load(write(tmp_path / "train", [row] * 2))
     assert loaded.records[0].messages == (Message("user", "a, b\n"), Message("assistant", 'c "d"'))  # type: ignore[union-attr]
 
 
 def test_ids_do_not_depend_on_where_the_file_lies(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    one, two = load(files.jsonl(tmp_path / "a", ROWS)), load(files.jsonl(tmp_path / "other/a", ROWS))
+    one, two = (
+        load(files.jsonl(tmp_path / "a", ROWS)),
+        load(files.jsonl(tmp_path / "other/a", ROWS)),
+    )
     assert one.records == two.records
     assert one.records[1].id == "a.jsonl:2"  # type: ignore[union-attr]
 
@@ -74,7 +82,10 @@ def test_every_kind_of_bad_row_is_named_with_file_and_line(tmp_path: Path) -> No
     with pytest.raises(ValueError) as caught:
         load(str(write_bad(tmp_path)), "pairs")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "7 invalid rows of 9 (1 empty, 1 encoding, 1 equal, 1 missing, 1 syntax, 2 type)"
+    assert (
+        lines[0]
+        == "7 invalid rows of 9 (1 empty, 1 encoding, 1 equal, 1 missing, 1 syntax, 2 type)"
+    )
     places = [line.partition(": ")[0] for line in lines[1:-1]]
     assert places == [f"bad.jsonl:{number}" for number in (2, 3, 4, 6, 7, 8, 9)]
     assert "no value in column 'rejected'" in lines[1]
@@ -137,7 +148,11 @@ def named(folder: Path, *names: str) -> Path:
         (["codecontests-train", "codecontests-test"], "train", ["codecontests-train"]),
         (["constraints", "general", "latest"], None, ["constraints", "general", "latest"]),
         (["constraints", "train"], None, ["train"]),
-        (["my_train", "train-00000-of-2", "train2", "validation"], None, ["my_train", "train-00000-of-2", "train2"]),
+        (
+            ["my_train", "train-00000-of-2", "train2", "validation"],
+            None,
+            ["my_train", "train-00000-of-2", "train2"],
+        ),
         (["myTrain", "training", "trainset", "tests"], None, ["myTrain", "training", "trainset"]),
         (["train", "validation"], "valid", ["validation"]),
         (["train", "valid"], "val", ["valid"]),
@@ -170,7 +185,12 @@ def test_no_file_of_another_split_is_read_by_default(names: list[str], tmp_path:
 
 
 def test_hidden_files_are_not_read(tmp_path: Path) -> None:
-    folder = named(tmp_path / ".cache", "train.jsonl", ".ipynb_checkpoints/train-checkpoint.jsonl", "._train.jsonl")
+    folder = named(
+        tmp_path / ".cache",
+        "train.jsonl",
+        ".ipynb_checkpoints/train-checkpoint.jsonl",
+        "._train.jsonl",
+    )
     assert [str(place) for place in load(str(folder), "examples").places] == ["train.jsonl:1"]
     with pytest.raises(ValueError, match="holds no data file"):
         load(str(named(tmp_path / "set", ".git/train.jsonl")), "examples")
@@ -240,7 +260,11 @@ def test_tied_answers_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     loaded = load(files.jsonl(tmp_path / "a", rows), "rankings")
     record = loaded.records[0]
     assert isinstance(record, Ranking)
-    assert [answer[0].content for answer in record.answers] == ["b", "a", "c"] and record.ranks == (0, 1, 1)
+    assert [answer[0].content for answer in record.answers] == ["b", "a", "c"] and record.ranks == (
+        0,
+        1,
+        1,
+    )
     assert caplog.messages == ["1 pairs of tied answers, which hold no preference"]
 
 

@@ -13,9 +13,14 @@ from ascent.data.mix import Draw, Mixture, Stream, epoch_order
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 
-def mixture(of: list[int], weights: list[float] | None = None, seed: int = 0, shuffle: bool = True) -> Mixture:
+def mixture(
+    of: list[int], weights: list[float] | None = None, seed: int = 0, shuffle: bool = True
+) -> Mixture:
     shares = weights or [1.0] * len(of)
-    streams = [Stream(f"s{number}", size, share) for number, (size, share) in enumerate(zip(of, shares, strict=True))]
+    streams = [
+        Stream(f"s{number}", size, share)
+        for number, (size, share) in enumerate(zip(of, shares, strict=True))
+    ]
     return Mixture(streams, seed=seed, shuffle=shuffle)
 
 
@@ -73,7 +78,12 @@ def test_orders_are_uniform() -> None:
 
 
 def test_without_shuffling_the_file_order_is_kept() -> None:
-    assert mixture([3], shuffle=False).take(4) == [Draw(0, 0, 0), Draw(0, 1, 0), Draw(0, 2, 0), Draw(0, 0, 1)]
+    assert mixture([3], shuffle=False).take(4) == [
+        Draw(0, 0, 0),
+        Draw(0, 1, 0),
+        Draw(0, 2, 0),
+        Draw(0, 0, 1),
+    ]
 
 
 def test_epochs_are_told_with_their_fraction() -> None:
@@ -106,7 +116,10 @@ def test_a_position_holds_in_a_dataset_that_grew_or_shrank(size: int) -> None:
     further = mixture([size])
     further.load_state(second.state())
     assert further.take(10) == second.take(10)
-    orders = [[each for each in epoch_order(n, source=0, seed=0, epoch=0) if each < 3] for n in (3, max(3, size))]
+    orders = [
+        [each for each in epoch_order(n, source=0, seed=0, epoch=0) if each < 3]
+        for n in (3, max(3, size))
+    ]
     assert orders[0] == orders[1]
 
 

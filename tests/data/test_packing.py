@@ -12,8 +12,13 @@ from tests.data import make
 lengths = st.lists(st.integers(2, 30), min_size=1, max_size=25)
 
 
-@given(st.lists(st.tuples(st.integers(2, 30), st.integers(2, 30)), min_size=1, max_size=25), st.integers(60, 200))
-def test_no_micro_batch_exceeds_the_budget_and_every_item_is_in_one(sizes: list[tuple[int, int]], budget: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(2, 30), st.integers(2, 30)), min_size=1, max_size=25),
+    st.integers(60, 200),
+)
+def test_no_micro_batch_exceeds_the_budget_and_every_item_is_in_one(
+    sizes: list[tuple[int, int]], budget: int
+) -> None:
     items = [make.pair(*size) for size in sizes]
     batches = split_microbatches(items, budget)
     assert sorted(map(id, items)) == sorted(id(item) for batch in batches for item in batch)
@@ -38,11 +43,16 @@ def test_one_token_over_the_budget_is_over_it() -> None:
 
 def test_order_inside_a_micro_batch_is_the_steps() -> None:
     items = [make.example(length) for length in (3, 9, 4, 8)]
-    assert [[items.index(item) for item in batch] for batch in split_microbatches(items, 12)] == [[0, 1], [2, 3]]
+    assert [[items.index(item) for item in batch] for batch in split_microbatches(items, 12)] == [
+        [0, 1],
+        [2, 3],
+    ]
 
 
 def test_one_record_over_the_budget_is_an_error_with_both_numbers() -> None:
-    with pytest.raises(ValueError, match="one pairs record has 21 tokens, more than the 20 of a micro-batch"):
+    with pytest.raises(
+        ValueError, match="one pairs record has 21 tokens, more than the 20 of a micro-batch"
+    ):
         split_microbatches([make.pair(10, 11)], 20)
 
 

@@ -39,13 +39,20 @@ def test_a_gold_answer_comes_third_where_one_is_wanted() -> None:
     assert len(render_record(pair, RENDERER, ROOM).sequences) == 2
     gold = render_record(pair, RENDERER, ROOM, gold=True).sequences[2]
     assert RENDERER.tokenizer.decode(gold.tokens[gold.loss_mask].tolist()) == "3 2 1<|end|>"
-    with pytest.raises(RowError, match="no gold answer, which this algorithm needs with every pair; add a column"):
+    with pytest.raises(
+        RowError, match="no gold answer, which this algorithm needs with every pair; add a column"
+    ):
         render_record(Pair(PROMPT, A, B), RENDERER, ROOM, gold=True)
 
 
 def test_judged_steps_are_one_sequence() -> None:
     item = render_record(StepExample(PROMPT, ("1 2", "3"), (1.0, None)), RENDERER, ROOM)
-    assert (item.kind, len(item.sequences), len(item.step_ends), item.step_labels) == ("steps", 1, 2, (1.0, None))
+    assert (item.kind, len(item.sequences), len(item.step_ends), item.step_labels) == (
+        "steps",
+        1,
+        2,
+        (1.0, None),
+    )
 
 
 def test_too_long_is_refused_at_exactly_the_limit() -> None:
@@ -78,7 +85,10 @@ def test_long_prompts_are_refused_or_lose_paragraphs() -> None:
 def test_what_the_model_holds_is_a_limit_whatever_the_recipe_allows() -> None:
     length = len(RENDERER.answer(PROMPT.messages, B))
     render_record(Pair(PROMPT, A, B), Renderer(chat.tokenizer(), context=length), ROOM)
-    with pytest.raises(RowError, match=f"{length} tokens, but the model holds {length - 1}; shorten the row or remove"):
+    with pytest.raises(
+        RowError,
+        match=f"{length} tokens, but the model holds {length - 1}; shorten the row or remove",
+    ):
         render_record(Pair(PROMPT, A, B), Renderer(chat.tokenizer(), context=length - 1), ROOM)
 
 
@@ -96,10 +106,15 @@ def test_a_prompt_leaves_room_for_its_answer() -> None:
 
 
 def test_bad_records_carry_their_place() -> None:
-    records = [Pair(Prompt(f"{n}", PROMPT.messages), A, (Message("assistant", "x " * n),)) for n in (1, 90, 2)]
+    records = [
+        Pair(Prompt(f"{n}", PROMPT.messages), A, (Message("assistant", "x " * n),))
+        for n in (1, 90, 2)
+    ]
     with pytest.raises(ValueError, match=r"made item 2: \d+ tokens, but at most 60"):
         prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50))
-    done = prepare(from_records("made", records, "pairs"), RENDERER, Limits(60, 50), invalid_rows="skip")
+    done = prepare(
+        from_records("made", records, "pairs"), RENDERER, Limits(60, 50), invalid_rows="skip"
+    )
     assert len(done.items) == 2
     assert done.report.kinds == {"long": 1}
 

@@ -30,8 +30,16 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("pairs", {"prompt": "q", "chosen": "a", "rejected": "b"}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("pairs", {"prompt": [U], "chosen": [A], "rejected": [B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
     ("pairs", {"chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-    ("pairs", {"prompt": "q", "chosen": [U, A], "rejected": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-    ("unpaired", {"prompt": "q", "completion": "a", "label": True}, UnpairedExample(PROMPT, (ANSWERED,), True)),
+    (
+        "pairs",
+        {"prompt": "q", "chosen": [U, A], "rejected": [U, B]},
+        Pair(PROMPT, (ANSWERED,), (OTHER,)),
+    ),
+    (
+        "unpaired",
+        {"prompt": "q", "completion": "a", "label": True},
+        UnpairedExample(PROMPT, (ANSWERED,), True),
+    ),
     (
         "pairs",
         {"prompt": "q", "chosen": "a", "rejected": "b", "reference": "g"},
@@ -56,15 +64,28 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     # verl
     (
         "prompts",
-        {"prompt": [U], "data_source": "d", "reward_model": {"style": "rule", "ground_truth": "7"}, "ability": None},
+        {
+            "prompt": [U],
+            "data_source": "d",
+            "reward_model": {"style": "rule", "ground_truth": "7"},
+            "ability": None,
+        },
         Prompt("id", (ASKED,), "7", {"data_source": "d"}),
     ),
-    ("examples", {"extra_info": {"question": "q", "answer": "a"}, "prompt": [U]}, Example("id", (ASKED, ANSWERED))),
+    (
+        "examples",
+        {"extra_info": {"question": "q", "answer": "a"}, "prompt": [U]},
+        Example("id", (ASKED, ANSWERED)),
+    ),
     ("examples", {"question": "q", "answer": "a"}, Example("id", (ASKED, ANSWERED))),
     # OpenRLHF
     ("examples", {"input": "q", "output": "a"}, Example("id", (ASKED, ANSWERED))),
     ("prompts", {"input": "q", "label": "7"}, Prompt("id", (ASKED,), "7")),
-    ("unpaired", {"instruction": "q", "response": "a", "score": 0.0}, UnpairedExample(PROMPT, (ANSWERED,), False)),
+    (
+        "unpaired",
+        {"instruction": "q", "response": "a", "score": 0.0},
+        UnpairedExample(PROMPT, (ANSWERED,), False),
+    ),
     (
         "pairs",
         {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 2},
@@ -83,7 +104,10 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ),
     (
         "examples",
-        {"system": "s", "conversation": [{"human": "q", "assistant": "a"}, {"human": "q", "assistant": "b"}]},
+        {
+            "system": "s",
+            "conversation": [{"human": "q", "assistant": "a"}, {"human": "q", "assistant": "b"}],
+        },
         Example("id", (SAID, ASKED, ANSWERED, ASKED, OTHER)),
     ),
     (
@@ -96,7 +120,11 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"messages": [SYSTEM, U, A], "rejected_response": "b"},
         Pair(Prompt("id", (SAID, ASKED)), (ANSWERED,), (OTHER,)),
     ),
-    ("pairs", {"messages": [U, A], "rejected_messages": [U, B]}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+    (
+        "pairs",
+        {"messages": [U, A], "rejected_messages": [U, B]},
+        Pair(PROMPT, (ANSWERED,), (OTHER,)),
+    ),
     ("unpaired", {"messages": [U, A], "label": False}, UnpairedExample(PROMPT, (ANSWERED,), False)),
     ("prompts", {"messages": [U], "solution": "7"}, Prompt("id", (ASKED,), "7")),
     # rankings and ratings
@@ -106,12 +134,19 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"prompt": "q", "responses": ["b", "a"], "ratings": [1, 2.5]},
         Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
     ),
-    ("rankings", {"prompt": "q", "responses": ["b", "a"], "ranks": [2, 1]}, Ranking(PROMPT, ((ANSWERED,), (OTHER,)))),
+    (
+        "rankings",
+        {"prompt": "q", "responses": ["b", "a"], "ranks": [2, 1]},
+        Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
+    ),
     (
         "rankings",
         {
             "instruction": "q",
-            "completions": [{"response": "b", "overall_score": 3}, {"response": "a", "overall_score": 8}],
+            "completions": [
+                {"response": "b", "overall_score": 3},
+                {"response": "a", "overall_score": 8},
+            ],
         },
         Ranking(PROMPT, ((ANSWERED,), (OTHER,))),
     ),
@@ -134,15 +169,21 @@ def read(row: dict[str, Any], want: Any = None) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("kind", "row", "record"), CASES, ids=lambda case: ",".join(case) if isinstance(case, dict) else ""
+    ("kind", "row", "record"),
+    CASES,
+    ids=lambda case: ",".join(case) if isinstance(case, dict) else "",
 )
 def test_layouts(kind: str, row: dict[str, Any], record: Record) -> None:
     assert detect_schema(row, kind).kind == kind  # type: ignore[arg-type]
     assert read(row, kind) == record
 
 
-@pytest.mark.parametrize(("kind", "row", "record"), [case for case in CASES if "extra_info" not in case[1]])
-def test_layouts_are_recognized_without_a_hint(kind: str, row: dict[str, Any], record: Record) -> None:
+@pytest.mark.parametrize(
+    ("kind", "row", "record"), [case for case in CASES if "extra_info" not in case[1]]
+)
+def test_layouts_are_recognized_without_a_hint(
+    kind: str, row: dict[str, Any], record: Record
+) -> None:
     assert detect_schema(row).kind == kind
 
 
@@ -158,14 +199,18 @@ def test_an_answered_conversation_is_a_prompt_without_its_answer() -> None:
 
 def test_thumbs_are_not_imitated() -> None:
     """Half of them are bad answers."""
-    for row in ({"prompt": "q", "completion": "a", "label": False}, {"messages": [U, A], "label": True}):
+    for row in (
+        {"prompt": "q", "completion": "a", "label": False},
+        {"messages": [U, A], "label": True},
+    ):
         with pytest.raises(ValueError, match=r"this is unpaired .* cannot be used as examples"):
             detect_schema(row, "examples")
 
 
 def test_unknown_columns_are_told_what_would_fit() -> None:
     with pytest.raises(
-        ValueError, match="columns foo fit no known schema; rename them to one of: pairs: chosen and rej"
+        ValueError,
+        match="columns foo fit no known schema; rename them to one of: pairs: chosen and rej",
     ):
         detect_schema({"foo": 1}, "pairs")
     with pytest.raises(ValueError, match="want='pears'"):
@@ -178,15 +223,27 @@ def test_unknown_columns_are_told_what_would_fit() -> None:
         ({"messages": [U, U]}, "missing", "last message is the user's"),
         ({"messages": [U, {"role": "robot", "content": "a"}, A]}, "type", "role 'robot'"),
         ({"messages": [U, {"role": "assistant", "content": None}, A]}, "missing", "no 'content'"),
-        ({"messages": [U, {**A, "tool_calls": [1]}]}, "type", r"tool_calls\[0\] is 1, but a tool call is"),
+        (
+            {"messages": [U, {**A, "tool_calls": [1]}]},
+            "type",
+            r"tool_calls\[0\] is 1, but a tool call is",
+        ),
         ({"messages": [U, {**A, "loss": False}, A]}, "type", "has 'loss'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}, A]}, "type", "not text"),
         ({"prompt": "q", "completion": 3}, "type", "completion is int 3"),
         ({"prompt": "q", "chosen": "a", "rejected": "a"}, "equal", "chosen equals rejected"),
         ({"chosen": "a", "rejected": "b"}, "missing", "no prompt"),
-        ({"chosen": [U, A], "rejected": [{"role": "user", "content": "z"}, B]}, "type", "the user's turn"),
+        (
+            {"chosen": [U, A], "rejected": [{"role": "user", "content": "z"}, B]},
+            "type",
+            "the user's turn",
+        ),
         ({"chosen": [U, A], "rejected": [U, A, U, B]}, "type", "beginning of the other"),
-        ({"prompt": "q", "chosen": "a", "rejected": "b", "margin": "wide"}, "type", "margin is str 'wide'"),
+        (
+            {"prompt": "q", "chosen": "a", "rejected": "b", "margin": "wide"},
+            "type",
+            "margin is str 'wide'",
+        ),
         ({"prompt": "q", "responses": ["a", "b"], "ratings": [1]}, "type", "2 answers but 1 ranks"),
         ({"prompt": "q", "responses": ["a", "b"], "ratings": [1, float("nan")]}, "type", "finite"),
         ({"prompt": "q", "responses": ["a", "b"], "ratings": [1, 1]}, "equal", "same rating"),
@@ -196,7 +253,7 @@ def test_unknown_columns_are_told_what_would_fit() -> None:
         ({"query": "q", "response": "a", "history": [["x"]]}, "type", "1 entries"),
         ({"prompt": "q", "completion": "a\ud800"}, "encoding", "not UTF-8 near character 1"),
     ],
-)  # fmt: skip
+)
 def test_bad_values(row: dict[str, Any], kind: str, words: str) -> None:
     with pytest.raises(RowError, match=words) as caught:
         layout = next(each for each in SCHEMAS if each.fits(row))
@@ -212,14 +269,32 @@ CHATTY = json.dumps([U, A])
 @pytest.mark.parametrize(
     ("row", "record"),
     [
-        ({"prompt": json.dumps([U]), "completion": json.dumps([A])}, Example("id", (ASKED, ANSWERED))),
-        ({"question": json.dumps([U], indent=1), "response": f" {json.dumps([A])}"}, Example("id", (ASKED, ANSWERED))),
-        ({"prompt": '[{"from": "human", "value": "q"}]', "output": "a"}, Example("id", (ASKED, ANSWERED))),
-        ({"prompt": '[{"content": "q", "role": "user"}]', "output": "a"}, Example("id", (ASKED, ANSWERED))),
+        (
+            {"prompt": json.dumps([U]), "completion": json.dumps([A])},
+            Example("id", (ASKED, ANSWERED)),
+        ),
+        (
+            {"question": json.dumps([U], indent=1), "response": f" {json.dumps([A])}"},
+            Example("id", (ASKED, ANSWERED)),
+        ),
+        (
+            {"prompt": '[{"from": "human", "value": "q"}]', "output": "a"},
+            Example("id", (ASKED, ANSWERED)),
+        ),
+        (
+            {"prompt": '[{"content": "q", "role": "user"}]', "output": "a"},
+            Example("id", (ASKED, ANSWERED)),
+        ),
         ({"messages": CHATTY}, Example("id", (ASKED, ANSWERED))),
         ({"chosen": CHATTY, "rejected": json.dumps([U, B])}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-        ({"messages": CHATTY, "rejected_messages": json.dumps([U, B])}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
-        ({"prompt": "q", "response_j": json.dumps([A]), "response_k": "b"}, Pair(PROMPT, (ANSWERED,), (OTHER,))),
+        (
+            {"messages": CHATTY, "rejected_messages": json.dumps([U, B])},
+            Pair(PROMPT, (ANSWERED,), (OTHER,)),
+        ),
+        (
+            {"prompt": "q", "response_j": json.dumps([A]), "response_k": "b"},
+            Pair(PROMPT, (ANSWERED,), (OTHER,)),
+        ),
     ],
 )
 def test_messages_written_as_json_text_are_messages(row: dict[str, Any], record: Record) -> None:
@@ -240,7 +315,11 @@ def test_messages_written_as_json_text_are_messages(row: dict[str, Any], record:
 def test_messages_written_as_other_text_are_refused(text: str) -> None:
     """They would be trained on literally."""
     words = "looks like a list of messages written as text, but it is not JSON: .* write it with json.dumps"
-    for row in ({"prompt": text, "completion": "a"}, {"prompt": "q", "completion": text}, {"messages": text}):
+    for row in (
+        {"prompt": text, "completion": "a"},
+        {"prompt": "q", "completion": text},
+        {"messages": text},
+    ):
         with pytest.raises(RowError, match=words) as caught:
             read(row, "examples")
         assert caught.value.kind == "syntax"
@@ -293,10 +372,16 @@ def both(*turns: dict[str, Any]) -> dict[str, Any]:
         ({"prompt": "q", "chosen": [KIND, U, A], "rejected": [U, B]}, KIND_PROMPT),
         ({"prompt": "q", "chosen": "a", "rejected": [KIND, U, B]}, KIND_PROMPT),
         # An empty system message is kept where there is no other: some templates write a text of their own without it.
-        ({"system": "", "question": "q", **both(BLANK, U)}, Prompt("id", (Message("system", ""), ASKED))),
+        (
+            {"system": "", "question": "q", **both(BLANK, U)},
+            Prompt("id", (Message("system", ""), ASKED)),
+        ),
         ({"prompt": "q", "chosen": "\n\nHuman: q\n\nAssistant: a", "rejected": "b"}, PROMPT),
         # Turns that go on where the prompt ends.
-        ({"prompt": [U, B], **both({**U, "content": "more"})}, Prompt("id", (ASKED, OTHER, Message("user", "more")))),
+        (
+            {"prompt": [U, B], **both({**U, "content": "more"})},
+            Prompt("id", (ASKED, OTHER, Message("user", "more"))),
+        ),
         ({"messages": [U, A], "system": "Be kind.", "rejected_messages": [U, B]}, KIND_PROMPT),
         ({"messages": [U, A], "rejected_messages": [KIND, U, B]}, KIND_PROMPT),
         ({"messages": [U, A], "rejected_messages": [B]}, PROMPT),
@@ -309,11 +394,26 @@ def test_a_prompt_that_answers_repeat_is_there_once(row: dict[str, Any], prompt:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"prompt": "Q", **both(U)}, "chosen is a conversation that does not begin with the prompt of its row, 'Q'"),
-        ({"prompt": [KIND, U], **both({**KIND, "content": "Be brief."}, U)}, "chosen has another system message than"),
-        ({"prompt": "q", "chosen": [U, A], "rejected": [KIND, {**U, "content": "z"}, B]}, "rejected is a conversation"),
-        ({"messages": [U, A], "rejected_messages": [{**U, "content": "z"}, B]}, "rejected is a conversation that does"),
-        ({"prompt": [U, A], **both(U, {**A, "content": "other"}, U)}, "chosen is a conversation that does not begin"),
+        (
+            {"prompt": "Q", **both(U)},
+            "chosen is a conversation that does not begin with the prompt of its row, 'Q'",
+        ),
+        (
+            {"prompt": [KIND, U], **both({**KIND, "content": "Be brief."}, U)},
+            "chosen has another system message than",
+        ),
+        (
+            {"prompt": "q", "chosen": [U, A], "rejected": [KIND, {**U, "content": "z"}, B]},
+            "rejected is a conversation",
+        ),
+        (
+            {"messages": [U, A], "rejected_messages": [{**U, "content": "z"}, B]},
+            "rejected is a conversation that does",
+        ),
+        (
+            {"prompt": [U, A], **both(U, {**A, "content": "other"}, U)},
+            "chosen is a conversation that does not begin",
+        ),
     ],
 )
 def test_a_conversation_with_another_prompt_is_refused(row: dict[str, Any], words: str) -> None:
@@ -330,7 +430,10 @@ GREETING = {"role": "assistant", "content": "Welcome!"}
     [
         {"prompt": [GREETING, U], "chosen": [GREETING, U, A], "rejected": [GREETING, U, B]},
         {"messages": [GREETING, U, A], "rejected_messages": [GREETING, U, B]},
-        {"messages": [GREETING, U, A], "rejected_messages": [GREETING, {**U, "content": f"{U['content']} "}, B]},
+        {
+            "messages": [GREETING, U, A],
+            "rejected_messages": [GREETING, {**U, "content": f"{U['content']} "}, B],
+        },
     ],
 )
 def test_a_conversation_that_the_assistant_starts_is_there_once(row: dict[str, Any]) -> None:
@@ -341,9 +444,17 @@ def test_a_conversation_that_the_assistant_starts_is_there_once(row: dict[str, A
 
 
 def test_white_space_in_a_shared_turn_is_no_difference_of_the_answers() -> None:
-    pair = read({"messages": [U, A, U, A], "rejected_messages": [U, {**A, "content": f"{A['content']} "}, U, B]})
+    pair = read(
+        {
+            "messages": [U, A, U, A],
+            "rejected_messages": [U, {**A, "content": f"{A['content']} "}, U, B],
+        }
+    )
     assert isinstance(pair, Pair)
-    assert len(pair.prompt.messages) == 3 and (pair.chosen, pair.rejected) == ((ANSWERED,), (OTHER,))
+    assert len(pair.prompt.messages) == 3 and (pair.chosen, pair.rejected) == (
+        (ANSWERED,),
+        (OTHER,),
+    )
 
 
 def test_rejected_messages_may_differ_before_the_last_answer() -> None:

@@ -62,7 +62,9 @@ MAKERS = {
 @pytest.mark.parametrize("kind", MAKERS)
 @settings(max_examples=20)
 @given(size=st.integers(2, 11), stop=st.integers(0, 9), batch_size=st.integers(1, 5))
-def test_resume_gives_the_same_batches_also_in_epoch_2(kind: str, size: int, stop: int, batch_size: int) -> None:
+def test_resume_gives_the_same_batches_also_in_epoch_2(
+    kind: str, size: int, stop: int, batch_size: int
+) -> None:
     parts = [prepared([MAKERS[kind](n) for n in range(size)])]
     first, second = source(parts, batch_size=batch_size), source(parts, batch_size=batch_size)
     for step in range(stop):
@@ -101,7 +103,10 @@ def test_ranks_divide_a_step_without_loss() -> None:
 
 
 def test_weights_choose_the_shares() -> None:
-    parts = [prepared([make.example(2) for _ in range(50)], "a"), prepared([make.example(3) for _ in range(10)], "b")]
+    parts = [
+        prepared([make.example(2) for _ in range(50)], "a"),
+        prepared([make.example(3) for _ in range(10)], "b"),
+    ]
     mixed = source(parts, weights=[1, 3], batch_size=8)
     for step in range(5):
         lengths = torch.cat([batch["segments"].lengths_B for batch in mixed.next(step)])
@@ -140,11 +145,16 @@ def test_a_step_that_is_one_record_twice_still_has_companions() -> None:
     twice = 0
     for step in range(60):
         (batch,) = whole.next(step)
-        prompts = [batch["tokens_T"][:2].tolist(), batch["tokens_T"][batch["segments"].offsets[1] :][:2].tolist()]
+        prompts = [
+            batch["tokens_T"][:2].tolist(),
+            batch["tokens_T"][batch["segments"].offsets[1] :][:2].tolist(),
+        ]
         twice += prompts[0] == prompts[1]
         companions = batch["mismatched"]
         assert companions["tokens_T"][:2].tolist() != prompts[0]
-        assert companions["tokens_T"][companions["segments"].offsets[1] :][:2].tolist() != prompts[1]
+        assert (
+            companions["tokens_T"][companions["segments"].offsets[1] :][:2].tolist() != prompts[1]
+        )
     assert twice > 0
     with pytest.raises(ValueError, match="all records have the same prompt"):
         source([prepared([judged[0]])])
@@ -159,17 +169,26 @@ def test_margins_are_for_all_sources_or_none() -> None:
 def test_a_held_out_set_is_passed_once() -> None:
     items = [make.unpaired(4 + n, good=n > 1) for n in range(4)]
     batches = single_pass(items, tokens_per_microbatch=10, max_tokens=60)
-    assert sorted(tokens(batches)) == sorted(int(t) for item in items for t in item.sequences[0].tokens)
+    assert sorted(tokens(batches)) == sorted(
+        int(t) for item in items for t in item.sequences[0].tokens
+    )
     (alone,) = single_pass(items[:1], tokens_per_microbatch=10, max_tokens=60, mismatched=False)
     assert "mismatched" not in alone
-    assert all("mismatched" in batch and batch["mismatched"]["segments"].total <= 10 for batch in batches)
+    assert all(
+        "mismatched" in batch and batch["mismatched"]["segments"].total <= 10 for batch in batches
+    )
 
 
 def test_from_a_file_to_batches(tmp_path) -> None:
-    rows = [{"prompt": f"{n} + 1 =", "chosen": f"{n + 1}", "rejected": f"{n} or {n + 2}"} for n in range(9)]
+    rows = [
+        {"prompt": f"{n} + 1 =", "chosen": f"{n + 1}", "rejected": f"{n} or {n + 2}"}
+        for n in range(9)
+    ]
     renderer = Renderer(chat.tokenizer())
     ready = prepare(load(files.jsonl(tmp_path / "a", rows), "pairs"), renderer, Limits(64, 32))
-    whole: Source = FileSource([ready], batch_size=3, tokens_per_microbatch=200, max_tokens=64, seed=0)
+    whole: Source = FileSource(
+        [ready], batch_size=3, tokens_per_microbatch=200, max_tokens=64, seed=0
+    )
     (batch,) = whole.next(0)
     first = batch["segments"].ids_T == batch["chosen_P"][0]
     answer = renderer.tokenizer.decode(batch["tokens_T"][first & batch["loss_mask_T"]].tolist())
@@ -179,7 +198,12 @@ def test_from_a_file_to_batches(tmp_path) -> None:
     assert whole.packing is not None
     assert whole.packing.efficiency == 1.0
     assert whole.steps_per_epoch == 3
-    parts, sizes = [ready, ready._replace(name="b")], {"batch_size": 3, "tokens_per_microbatch": 200, "max_tokens": 64}
+    parts, sizes = (
+        [ready, ready._replace(name="b")],
+        {"batch_size": 3, "tokens_per_microbatch": 200, "max_tokens": 64},
+    )
     half = FileSource(parts, **sizes, seed=0, weights=[0.5, 0.5])
-    assert half.steps_per_epoch == 6  # a pass over the first takes as many steps as its share of each allows
+    assert (
+        half.steps_per_epoch == 6
+    )  # a pass over the first takes as many steps as its share of each allows
     whole.refresh({})

@@ -45,8 +45,13 @@ def test_without_blanks_there_are_the_same_steps(text: str, separator: str) -> N
     assert drop_blank_steps(read, separator) == read
 
 
-@given(st.lists(st.text("ab \n", min_size=1, max_size=4), min_size=1, max_size=4), st.sampled_from(["\n", "\n\n", " "]))
-def test_what_may_be_learnt_from_is_split_as_it_was_judged(steps: list[str], separator: str) -> None:
+@given(
+    st.lists(st.text("ab \n", min_size=1, max_size=4), min_size=1, max_size=4),
+    st.sampled_from(["\n", "\n\n", " "]),
+)
+def test_what_may_be_learnt_from_is_split_as_it_was_judged(
+    steps: list[str], separator: str
+) -> None:
     try:
         text = join_steps(steps, separator)
     except RowError:
@@ -67,6 +72,8 @@ def test_what_may_be_learnt_from_is_split_as_it_was_judged(steps: list[str], sep
         ([""], "\n", "step 0 has no text"),
     ],
 )
-def test_steps_that_would_be_split_otherwise_are_refused(steps: list[str], separator: str, words: str) -> None:
+def test_steps_that_would_be_split_otherwise_are_refused(
+    steps: list[str], separator: str, words: str
+) -> None:
     with pytest.raises(RowError, match=words):
         join_steps(steps, separator)

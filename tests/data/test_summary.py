@@ -13,12 +13,22 @@ A, B = (Message("assistant", "yes it is"),), (Message("assistant", "no"),)
 
 def test_parts_and_lengths() -> None:
     records = [
-        Pair(PROMPT, A, B), Example("e", (*PROMPT.messages, *A)), Example("t", A),
-        UnpairedExample(PROMPT, B, False), Ranking(PROMPT, (A, B)), PROMPT,
-    ]  # fmt: skip
+        Pair(PROMPT, A, B),
+        Example("e", (*PROMPT.messages, *A)),
+        Example("t", A),
+        UnpairedExample(PROMPT, B, False),
+        Ranking(PROMPT, (A, B)),
+        PROMPT,
+    ]
     assert summary.lengths(records, len) == {
-        "prompt": [4] * 5, "chosen": [9], "rejected": [2], "SFT": [9, 9], "bad": [2], "best": [9], "others": [2],
-    }  # fmt: skip
+        "prompt": [4] * 5,
+        "chosen": [9],
+        "rejected": [2],
+        "SFT": [9, 9],
+        "bad": [2],
+        "best": [9],
+        "others": [2],
+    }
 
 
 def test_five_numbers() -> None:
@@ -40,7 +50,9 @@ def test_copies_and_common_prompts() -> None:
     again = Prompt("other id", PROMPT.messages)
     records = [Pair(PROMPT, A, B), Pair(again, A, B), Pair(again, B, A), Example("t", A)]
     assert summary.count_duplicates(records) == (1, 2)
-    assert summary.count_shared_prompts(records, [again, Prompt("x", (Message("user", "new"),))]) == 1
+    assert (
+        summary.count_shared_prompts(records, [again, Prompt("x", (Message("user", "new"),))]) == 1
+    )
     assert summary.count_shared_prompts([Example("t", A)], [Example("t", A)]) == 0
 
 
@@ -51,7 +63,7 @@ def test_conversations_that_differ_in_a_tool_call_are_no_copies() -> None:
 
 
 def test_length_bias() -> None:
-    assert summary.chosen_longer_frac([Pair(PROMPT, A, B), Pair(PROMPT, B, A), Pair(PROMPT, A, B)]) == pytest.approx(
-        2 / 3
-    )
+    assert summary.chosen_longer_frac(
+        [Pair(PROMPT, A, B), Pair(PROMPT, B, A), Pair(PROMPT, A, B)]
+    ) == pytest.approx(2 / 3)
     assert summary.chosen_longer_frac([PROMPT]) is None

@@ -34,7 +34,8 @@ def parts(made: Renderer, *messages: Message) -> tuple[str, str]:
 def test_reasoning_that_is_trained_is_not_left_out() -> None:
     for train_on in ("completion", "assistant", "all"):
         with pytest.raises(
-            RowError, match=r"leaves out part of an answer that is trained: '<think>.*becomes '\\n\\n3<"
+            RowError,
+            match=r"leaves out part of an answer that is trained: '<think>.*becomes '\\n\\n3<",
         ):
             renderer(chat.STRIPPING, train_on=train_on).example((ASKED, answer(THOUGHT)))
     with pytest.raises(RowError, match="leaves out part of an answer that is trained"):
@@ -60,7 +61,9 @@ def test_reasoning_of_earlier_answers_may_be_left_out() -> None:
     ],
 )
 def test_an_answer_may_be_written_with_other_white_space_and_more_text(write: str) -> None:
-    trained = parts(renderer(chat.CHATML.replace("m['content']", write)), ASKED, answer(" 1\n+ 2\n"))[1]
+    trained = parts(
+        renderer(chat.CHATML.replace("m['content']", write)), ASKED, answer(" 1\n+ 2\n")
+    )[1]
     assert "".join(trained.split()).endswith("1+2<|end|>")
 
 
@@ -68,7 +71,11 @@ def test_an_answer_may_be_written_with_other_white_space_and_more_text(write: st
 def test_a_message_that_the_template_does_not_write_is_refused(role: str) -> None:
     made = renderer(chat.TWO_ROLES)
     lost = Message(role, "3")  # as short as this, it is part of other texts
-    messages = (lost, ASKED, answer("3")) if role == "system" else (ASKED, answer("x"), lost, answer("it is 3"))
+    messages = (
+        (lost, ASKED, answer("3"))
+        if role == "system"
+        else (ASKED, answer("x"), lost, answer("it is 3"))
+    )
     words = f"leaves out message {messages.index(lost)}, the {role}'s: the model would not see '3'"
     for _ in range(2):
         with pytest.raises(RowError, match=words):
@@ -89,7 +96,9 @@ def test_only_the_last_of_two_system_messages_is_written_by_some_templates() -> 
     last = "{% for m in messages if m['role'] == 'system' %}{% if loop.last %}{{ m['content'] }}{% endif %}{% endfor %}"
     made = renderer(last + chat.TWO_ROLES)
     made.prompt((Message("system", "x"), ASKED))
-    with pytest.raises(RowError, match="leaves out message 0, the system's: the model would not see 'first'"):
+    with pytest.raises(
+        RowError, match="leaves out message 0, the system's: the model would not see 'first'"
+    ):
         made.prompt((Message("system", "first"), Message("system", "second"), ASKED))
 
 
@@ -105,9 +114,17 @@ def test_texts_that_a_template_writes_otherwise_are_not_refused(write: str) -> N
     template = chat.CHATML.replace(
         "{{ m['content'] }}", f"{{{{ m['content'] if m['role'] == 'assistant' else {write} }}}}"
     )
-    messages = (Message("system", 'Say "3" /no_think'), ASKED, answer("x"), Message("tool", '{"a":\n3}'), answer("3"))
+    messages = (
+        Message("system", 'Say "3" /no_think'),
+        ASKED,
+        answer("x"),
+        Message("tool", '{"a":\n3}'),
+        answer("3"),
+    )
     assert parts(renderer(template, train_on="completion"), *messages)[1] == "3<|end|>"
-    assert len(renderer(template).example(messages)) == len(renderer(template, check_content=False).example(messages))
+    assert len(renderer(template).example(messages)) == len(
+        renderer(template, check_content=False).example(messages)
+    )
 
 
 @pytest.mark.parametrize("train_on", ["completion", "assistant"])
@@ -120,7 +137,9 @@ def test_texts_that_a_template_writes_otherwise_are_not_refused(write: str) -> N
         ("careful\n</think>\n\n3", "careful\n</think>\n\n3"),  # as sampled
     ],
 )
-def test_an_answer_goes_on_where_the_generation_prompt_ends(train_on: str, text: str, trained: str) -> None:
+def test_an_answer_goes_on_where_the_generation_prompt_ends(
+    train_on: str, text: str, trained: str
+) -> None:
     made = renderer(chat.OPENING, train_on=train_on)
     prompt = f"<|start|>user\n{ASKED.content}<|end|>\n<|start|>assistant\n<think>\n"
     assert parts(made, ASKED, answer(text)) == (prompt, f"{trained}<|end|>")
@@ -137,7 +156,9 @@ def test_several_turns_with_an_opened_thought() -> None:
 
 
 def test_a_template_that_opens_and_writes_the_thought_is_used_as_it_is() -> None:
-    template = chat.CHATML.replace("<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}")
+    template = chat.CHATML.replace(
+        "<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}"
+    )
     assert parts(renderer(template), ASKED, answer(THOUGHT))[1] == "careful\n</think>\n\n3<|end|>"
 
 
@@ -146,20 +167,31 @@ def test_an_answer_without_the_opened_thought_is_refused() -> None:
     words = r"opens every answer with '<think>\\n', but this one neither begins with it nor closes it; begin it with"
     with pytest.raises(RowError, match=words):
         renderer(chat.OPENING).example((ASKED, answer("3")))
-    unchecked = renderer(chat.OPENING, check_content=False)  # what a policy sampled, cut off while it thought
+    unchecked = renderer(
+        chat.OPENING, check_content=False
+    )  # what a policy sampled, cut off while it thought
     assert parts(unchecked, ASKED, answer("careful"))[1] == "careful<|end|>"
 
 
 def test_an_answer_that_does_not_follow_the_generation_prompt_is_refused_with_the_reason() -> None:
     other = chat.CHATML.replace("<|start|>assistant\n{% endif %}", "<|start|>model\n{% endif %}")
-    with pytest.raises(RowError, match=r"ends a prompt with .*<\|start\|>model\\n', but begins this answer otherwise"):
+    with pytest.raises(
+        RowError,
+        match=r"ends a prompt with .*<\|start\|>model\\n', but begins this answer otherwise",
+    ):
         renderer(other, train_on="completion").example((ASKED, answer("3")))
     calls = Message(
-        "assistant", THOUGHT, '{"tool_calls": [{"function": {"name": "add", "arguments": {"probe_key": 1}}}]}'
+        "assistant",
+        THOUGHT,
+        '{"tool_calls": [{"function": {"name": "add", "arguments": {"probe_key": 1}}}]}',
     )
-    opening = chat.TOOLS.replace("<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}")
+    opening = chat.TOOLS.replace(
+        "<|start|>assistant\n{% endif %}", "<|start|>assistant\n<think>\n{% endif %}"
+    )
     opening = opening.replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
-    with pytest.raises(RowError, match=r"opens an answer with '<think>.n', but not one with tool calls"):
+    with pytest.raises(
+        RowError, match=r"opens an answer with '<think>.n', but not one with tool calls"
+    ):
         renderer(opening).example((ASKED, calls))
 
 
@@ -167,12 +199,17 @@ def test_answers_that_are_the_same_once_rendered_hold_no_preference() -> None:
     trimming = chat.CHATML.replace("m['content']", "m['content'] | trim")
     made, prompt = renderer(trimming), Prompt("p", (ASKED,), "3")
     one, same, other = (answer("3"),), (answer(" 3\n"),), (answer("4"),)
-    with pytest.raises(RowError, match="two answers that are compared have the same tokens") as caught:
+    with pytest.raises(
+        RowError, match="two answers that are compared have the same tokens"
+    ) as caught:
         render_record(Pair(prompt, one, same), made, Limits())
     assert caught.value.kind == "equal"
     with pytest.raises(RowError, match="the same tokens"):
         render_record(Ranking(prompt, (one, other, same)), made, Limits())
-    assert len(render_record(Ranking(prompt, (one, same, other), (0, 0, 1)), made, Limits()).sequences) == 3
+    assert (
+        len(render_record(Ranking(prompt, (one, same, other), (0, 0, 1)), made, Limits()).sequences)
+        == 3
+    )
     assert len(render_record(Pair(prompt, one, other), made, Limits(), gold=True).sequences) == 3
     unchecked = renderer(trimming, check_content=False)
     assert len(render_record(Pair(prompt, one, same), unchecked, Limits()).sequences) == 2

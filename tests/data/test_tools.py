@@ -21,7 +21,10 @@ from tests.data import chat
 
 TOOL = {
     "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+    "function": {
+        "name": "add",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
 }
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 WRITTEN = '{"name": "add", "arguments": {"a": 1}}'
@@ -59,7 +62,9 @@ def test_tokens_are_the_templates_own() -> None:
     turns, tools = template_input(record.messages)
     assert tools == [TOOL]
     assert turns[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    theirs = ABLE.tokenizer.apply_chat_template(turns, tools=tools, tokenize=True, return_dict=False)
+    theirs = ABLE.tokenizer.apply_chat_template(
+        turns, tools=tools, tokenize=True, return_dict=False
+    )
     ours = ABLE.example(record.messages).tokens.tolist()
     # Prompt and answers are tokenized separately, and what follows the last answer's end is dropped.
     assert ABLE.tokenizer.decode(ours) + "\n" == ABLE.tokenizer.decode(theirs)
@@ -75,7 +80,9 @@ def test_tokens_are_the_templates_own() -> None:
 )
 def test_every_way_to_write_a_call(call: dict[str, Any]) -> None:
     for calls in ([call], json.dumps([call])):
-        record = read({"messages": [ASK, {**CALLING, "tool_calls": calls}], "tools": json.dumps([TOOL])})
+        record = read(
+            {"messages": [ASK, {**CALLING, "tool_calls": calls}], "tools": json.dumps([TOOL])}
+        )
         assert isinstance(record, Example)
         assert trained(ABLE, ABLE.example(record.messages)) == f"{WRITTEN}<|eos|>"
 
@@ -83,7 +90,11 @@ def test_every_way_to_write_a_call(call: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        {"prompt": [ASK], "chosen": [CALLING, REPLY, DONE], "rejected": [{"role": "assistant", "content": "4"}]},
+        {
+            "prompt": [ASK],
+            "chosen": [CALLING, REPLY, DONE],
+            "rejected": [{"role": "assistant", "content": "4"}],
+        },
         {"chosen": CHAT, "rejected": [ASK, {"role": "assistant", "content": "4"}]},
         {"messages": [*CHAT[:1], CALLING], "rejected_response": "4"},
     ],
@@ -91,17 +102,24 @@ def test_every_way_to_write_a_call(call: dict[str, Any]) -> None:
 def test_pairs(row: dict[str, Any]) -> None:
     pair = read({**row, "tools": [TOOL]})
     assert isinstance(pair, Pair)
-    chosen, rejected = (ABLE.answer(pair.prompt.messages, each) for each in (pair.chosen, pair.rejected))
+    chosen, rejected = (
+        ABLE.answer(pair.prompt.messages, each) for each in (pair.chosen, pair.rejected)
+    )
     assert trained(ABLE, chosen).startswith(f"{WRITTEN}<|eos|>")
     assert trained(ABLE, rejected) == "4<|end|>"
-    assert chosen.tokens[: chosen.prompt_length].tolist() == rejected.tokens[: rejected.prompt_length].tolist()
+    assert (
+        chosen.tokens[: chosen.prompt_length].tolist()
+        == rejected.tokens[: rejected.prompt_length].tolist()
+    )
     assert chosen.tokens[: chosen.prompt_length].tolist() == list(ABLE.prompt(pair.prompt.messages))
     assert "add" in ABLE.tokenizer.decode(chosen.tokens[: chosen.prompt_length].tolist())
 
 
 def test_pairs_that_differ_in_a_call_are_a_preference() -> None:
     other = {**CALL, "function": {"name": "add", "arguments": {"a": 2}}}
-    pair = read({"prompt": "q", "chosen": [CALLING], "rejected": [{**CALLING, "tool_calls": [other]}]})
+    pair = read(
+        {"prompt": "q", "chosen": [CALLING], "rejected": [{**CALLING, "tool_calls": [other]}]}
+    )
     assert isinstance(pair, Pair) and pair.chosen != pair.rejected
     with pytest.raises(RowError, match="chosen equals rejected"):
         read({"prompt": "q", "chosen": [CALLING], "rejected": [CALLING]})
@@ -110,7 +128,10 @@ def test_pairs_that_differ_in_a_call_are_a_preference() -> None:
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_files(suffix: str, tmp_path: Path) -> None:
     """A table fills the keys that a row's tool does not have with null; they are no part of it."""
-    second = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "required": ["zone"]}}}
+    second = {
+        "type": "function",
+        "function": {"name": "now", "parameters": {"type": "object", "required": ["zone"]}},
+    }
     rows = [{"messages": CHAT, "tools": [TOOL]}, {"messages": CHAT, "tools": [second]}]
     if suffix != "jsonl":
         rows = [{name: json.dumps(value) for name, value in row.items()} for row in rows]
@@ -120,18 +141,29 @@ def test_files(suffix: str, tmp_path: Path) -> None:
     elif suffix == "csv":
         datasets.Dataset.from_list(rows).to_csv(str(path))
     else:
-        typed = [{"messages": CHAT, "tools": json.dumps([TOOL])}, {"messages": CHAT, "tools": json.dumps([second])}]
+        typed = [
+            {"messages": CHAT, "tools": json.dumps([TOOL])},
+            {"messages": CHAT, "tools": json.dumps([second])},
+        ]
         datasets.Dataset.from_list(typed).to_parquet(str(path))
     loaded = load(str(path), "examples")
     items = prepare(loaded, ABLE, Limits()).items
-    assert [trained(ABLE, item.sequences[0]) for item in items] == [f"{WRITTEN}<|eos|>it is 3<|end|>"] * 2
+    assert [trained(ABLE, item.sequences[0]) for item in items] == [
+        f"{WRITTEN}<|eos|>it is 3<|end|>"
+    ] * 2
     texts = [ABLE.tokenizer.decode(item.sequences[0].tokens.tolist()) for item in items]
     assert json.dumps([TOOL]) in texts[0] and json.dumps([second]) in texts[1]
 
 
 def test_null_keys_of_a_table_are_dropped(tmp_path: Path) -> None:
-    other = {**CALLING, "tool_calls": [{**CALL, "function": {"name": "now", "arguments": {"zone": "UTC"}}}]}
-    rows = [{"messages": [ASK, CALLING], "tools": [TOOL]}, {"messages": [ASK, other], "tools": [TOOL]}]
+    other = {
+        **CALLING,
+        "tool_calls": [{**CALL, "function": {"name": "now", "arguments": {"zone": "UTC"}}}],
+    }
+    rows = [
+        {"messages": [ASK, CALLING], "tools": [TOOL]},
+        {"messages": [ASK, other], "tools": [TOOL]},
+    ]
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "data.parquet"))
     items = prepare(load(str(tmp_path / "data.parquet"), "examples"), ABLE, Limits()).items
     written = [trained(ABLE, item.sequences[0]) for item in items]
@@ -146,8 +178,14 @@ def test_null_keys_of_a_table_are_dropped(tmp_path: Path) -> None:
     ("template", "words"),
     [
         (None, "tools need a chat template, and this tokenizer has none"),
-        (chat.CHATML, "does not write the tools on offer and tool calls; use a model whose chat template has tools"),
-        ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + chat.CHATML, "tools cannot be rendered: .*no"),
+        (
+            chat.CHATML,
+            "does not write the tools on offer and tool calls; use a model whose chat template has tools",
+        ),
+        (
+            "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + chat.CHATML,
+            "tools cannot be rendered: .*no",
+        ),
     ],
 )
 def test_a_template_without_tools_is_refused(template: str | None, words: str) -> None:
@@ -167,11 +205,26 @@ def test_replies_of_tools_are_no_reason_to_refuse_by_themselves() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"messages": [{**ASK, "tool_calls": [CALL]}, DONE]}, "its role is user; only the assistant calls tools"),
-        ({"messages": [ASK, {**CALLING, "tool_calls": [{"function": {}}]}]}, r"tool_calls\[0\] is .*a tool call is"),
-        ({"messages": [ASK, {**CALLING, "tool_calls": "add(1)"}]}, "tool_calls is text that is not JSON"),
-        ({"messages": [ASK, {**CALLING, "tool_calls": [{"name": "add", "arguments": "{"}]}]}, "arguments are not JSON"),
-        ({"messages": [ASK, {**CALLING, "tool_calls": [{"name": "add", "arguments": [1]}]}]}, "must be an object"),
+        (
+            {"messages": [{**ASK, "tool_calls": [CALL]}, DONE]},
+            "its role is user; only the assistant calls tools",
+        ),
+        (
+            {"messages": [ASK, {**CALLING, "tool_calls": [{"function": {}}]}]},
+            r"tool_calls\[0\] is .*a tool call is",
+        ),
+        (
+            {"messages": [ASK, {**CALLING, "tool_calls": "add(1)"}]},
+            "tool_calls is text that is not JSON",
+        ),
+        (
+            {"messages": [ASK, {**CALLING, "tool_calls": [{"name": "add", "arguments": "{"}]}]},
+            "arguments are not JSON",
+        ),
+        (
+            {"messages": [ASK, {**CALLING, "tool_calls": [{"name": "add", "arguments": [1]}]}]},
+            "must be an object",
+        ),
         ({"messages": [ASK, {"role": "assistant", "content": None}]}, "no 'content'"),
         ({"messages": CHAT, "tools": {"add": 1}}, "tools is .* but it must be a list"),
         ({"messages": CHAT, "tools": ["add"]}, r"tools\[0\] is 'add', but a tool is"),

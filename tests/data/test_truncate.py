@@ -36,11 +36,15 @@ def test_nothing_fits() -> None:
         fit("abc", at_most(0))
 
 
-paragraphs = st.lists(st.text("ab c", min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=6)
+paragraphs = st.lists(
+    st.text("ab c", min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=6
+)
 
 
 @given(paragraphs, st.integers(1, 40))
-def test_what_is_left_fits_and_is_as_long_as_whole_paragraphs_allow(parts: list[str], limit: int) -> None:
+def test_what_is_left_fits_and_is_as_long_as_whole_paragraphs_allow(
+    parts: list[str], limit: int
+) -> None:
     text = "\n".join(parts)
     cut = fit(text, at_most(limit))
     assert len(cut.text) <= limit

@@ -27,9 +27,17 @@ def test_intervals_hold_as_often_as_they_say() -> None:
     draw = random.Random(0)
     inside = []
     for _ in range(60):
-        shape = draw.uniform(0, 0.3), draw.uniform(0.3, 1), draw.uniform(5, 60), draw.uniform(0.8, 3.5)
+        shape = (
+            draw.uniform(0, 0.3),
+            draw.uniform(0.3, 1),
+            draw.uniform(5, 60),
+            draw.uniform(0.8, 3.5),
+        )
         noise = draw.uniform(0.02, 0.08)
-        curve = [(float(c), min(1, max(0, sigmoid(c, *shape) + draw.gauss(0, noise)))) for c in range(1, 21)]
+        curve = [
+            (float(c), min(1, max(0, sigmoid(c, *shape) + draw.gauss(0, noise))))
+            for c in range(1, 21)
+        ]
         found = fit_score(curve, 60)
         if found.low is not None and found.high is not None:
             inside.append(found.low <= sigmoid(60, *shape) <= found.high)

@@ -30,7 +30,11 @@ from ascent.config.yaml_text import read
 from ascent.data.sources import FileSource
 from ascent.plan.resolve import resolve
 
-STEPS, SAVED_EVERY, EPOCH = 6, 2, 2.5  # 20 records in batches of 8: step 3 begins in one epoch and ends in the next
+STEPS, SAVED_EVERY, EPOCH = (
+    6,
+    2,
+    2.5,
+)  # 20 records in batches of 8: step 3 begins in one epoch and ends in the next
 DATA = {"sft": "sort_digits", "reward_model": "style", "dpo": "style"}
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -54,13 +58,17 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "rlhf": (
         "ppo",
         {
-            "update.critic_learning_rate": 1e-2, "update.critic_warmup_steps": 1,
+            "update.critic_learning_rate": 1e-2,
+            "update.critic_warmup_steps": 1,
             "rollouts.truncated_reward": "bootstrap",
-            "cells.reward_shaping.eos_replace": False, "cells.kl_controller": {"use": "ziegler_sequence",
-            "horizon": 16},
+            "cells.reward_shaping.eos_replace": False,
+            "cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16},
         },
     ),
-    "ptx": ("instructgpt", {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3}),
+    "ptx": (
+        "instructgpt",
+        {"model.critic": "head", "data.pretraining": "arithmetic:20", "data.batch_size": 3},
+    ),
     "online_dpo": ("online_dpo", {"rollouts.group_size": 3, "rollouts.dynamic_sampling_tries": 2}),
     "xpo": ("xpo", {"rollouts.dynamic_sampling_tries": 2}),
     "nash_md": ("nash_md", {"rollouts.group_size": 2, "update.epochs": 1}),  # it has no ratio
@@ -68,18 +76,27 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "partial": (
         "grpo",
         {
-            "rollouts.group_size": 2, "rollouts.max_staleness": 2, "rollouts.partial_rollouts": True,
-            "rollouts.max_new_tokens": 200, "update.tokens_per_microbatch": 512,
+            "rollouts.group_size": 2,
+            "rollouts.max_staleness": 2,
+            "rollouts.partial_rollouts": True,
+            "rollouts.max_new_tokens": 200,
+            "update.tokens_per_microbatch": 512,
         },
     ),
     "talking": (
         "grpo",
         {
-            "rollouts.group_size": 4, "rollouts.max_new_tokens": 60, "update.tokens_per_microbatch": 1024,
-            "env": {"use": f"{Path(__file__).with_name('rewarded.py')}:again", "max_turns": 3, "max_tokens": 200},
+            "rollouts.group_size": 4,
+            "rollouts.max_new_tokens": 60,
+            "update.tokens_per_microbatch": 1024,
+            "env": {
+                "use": f"{Path(__file__).with_name('rewarded.py')}:again",
+                "max_turns": 3,
+                "max_tokens": 200,
+            },
         },
     ),
-}  # fmt: skip
+}
 REWARD = f"{Path(__file__).with_name('rewarded.py')}:even"
 
 
@@ -87,11 +104,20 @@ def recipe(row: str, *, keep: int = 2) -> str:
     if row in SAMPLED:
         algorithm, changes = SAMPLED[row]
         settings = {
-            "algorithm": algorithm, "model.policy": "tiny:llama", "data.train": "sort_digits:10",
-            "rewards": [{"use": REWARD}], "rollouts.prompts_per_step": 4, "rollouts.max_new_tokens": 6,
-            "update.learning_rate": 3e-3, "update.epochs": 2, "update.minibatches": 2,
-            "update.tokens_per_microbatch": 256, "run.steps": STEPS, "run.save_every": SAVED_EVERY, "run.keep": keep,
-        }  # fmt: skip
+            "algorithm": algorithm,
+            "model.policy": "tiny:llama",
+            "data.train": "sort_digits:10",
+            "rewards": [{"use": REWARD}],
+            "rollouts.prompts_per_step": 4,
+            "rollouts.max_new_tokens": 6,
+            "update.learning_rate": 3e-3,
+            "update.epochs": 2,
+            "update.minibatches": 2,
+            "update.tokens_per_microbatch": 256,
+            "run.steps": STEPS,
+            "run.save_every": SAVED_EVERY,
+            "run.keep": keep,
+        }
         return json.dumps(nest_keys({**settings, **changes}))
     return f"""
 algorithm: {row}
@@ -102,14 +128,18 @@ run: {{steps: {STEPS}, save_every: {SAVED_EVERY}, keep: {keep}}}
 """
 
 
-def start(folder: Path, text: str | None = None, fault: Callable[..., None] | None = None, *given: Any) -> Any:
+def start(
+    folder: Path, text: str | None = None, fault: Callable[..., None] | None = None, *given: Any
+) -> Any:
     """A process that begins the run of a recipe, or resumes the one in `folder`, after installing `fault(*given)`."""
     child: ForkServerProcess = _server.Process(target=_work, args=(folder, text, fault, given))
     child.start()
     return child
 
 
-def finish(folder: Path, text: str | None = None, fault: Callable[..., None] | None = None, *given: Any) -> int:
+def finish(
+    folder: Path, text: str | None = None, fault: Callable[..., None] | None = None, *given: Any
+) -> int:
     """The same, waited for: its exit code, or minus the signal that ended it."""
     return ended(start(folder, text, fault, *given))
 
@@ -133,7 +163,9 @@ def log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def _work(folder: Path, text: str | None, fault: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+def _work(
+    folder: Path, text: str | None, fault: Callable[..., None] | None, given: tuple[Any, ...]
+) -> None:
     log_to(log_of(folder))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     ascent.runs.folder.draw = lambda *_, **__: None  # the picture takes longer than the training
@@ -258,9 +290,13 @@ def _kill_at(number: int, root: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES):
+        if event in CHANGES or (
+            event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
+        ):
             path = arguments[0]
-            if isinstance(path, str | Path) and (Path(path).is_relative_to(root) or not Path(path).is_absolute()):
+            if isinstance(path, str | Path) and (
+                Path(path).is_relative_to(root) or not Path(path).is_absolute()
+            ):
                 change(event, Path(path))
 
     disk.watcher = change
@@ -285,21 +321,32 @@ def steps_logged(folder: Path) -> int:
 def starts(folder: Path) -> int:
     """How many processes have opened the run folder; each drops first what was logged after its checkpoint."""
     path = folder / "environment.json"
-    return len(json.loads(path.read_text())) if (folder / "config.yaml").exists() and path.exists() else 0
+    return (
+        len(json.loads(path.read_text()))
+        if (folder / "config.yaml").exists() and path.exists()
+        else 0
+    )
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
     """The metrics of every whole line, without times."""
     path = folder / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [{name: value for name, value in json.loads(line).items() if not name.startswith("time")} for line in lines]
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("time")}
+        for line in lines
+    ]
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """The last checkpoint's files with their sha256 (weights, moments, data position, random states), the history."""
     last = json.loads((folder / f"checkpoints/{STEPS}/manifest.json").read_text())
     weights = (folder / f"checkpoints/{STEPS}/model/model.safetensors").read_bytes()
-    return {"weights": hashlib.sha256(weights).hexdigest(), "files": last["files"], "metrics": history(folder)}
+    return {
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "files": last["files"],
+        "metrics": history(folder),
+    }
 
 
 def digest(folder: Path) -> str:

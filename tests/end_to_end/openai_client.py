@@ -18,7 +18,11 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 def refusals(client: Any, model: str, url: str) -> list[str]:
     """The names of the exceptions that bad calls raise."""
     found = []
-    bad: list[dict[str, Any]] = [{"max_tokens": 10**9}, {"logit_bias": {"5": 1}}, {"model": "other"}]
+    bad: list[dict[str, Any]] = [
+        {"max_tokens": 10**9},
+        {"logit_bias": {"5": 1}},
+        {"model": "other"},
+    ]
     for options in bad:
         try:
             client.completions.create(**({"model": model, "prompt": "a"} | options))
@@ -33,7 +37,10 @@ def refusals(client: Any, model: str, url: str) -> list[str]:
 
 async def ask_at_once(url: str, key: str, model: str) -> list[str]:
     client = openai.AsyncOpenAI(base_url=url, api_key=key)
-    calls = [client.completions.create(model=model, prompt=f"{n}+{n}=", max_tokens=6, seed=n) for n in range(64)]
+    calls = [
+        client.completions.create(model=model, prompt=f"{n}+{n}=", max_tokens=6, seed=n)
+        for n in range(64)
+    ]
     return [reply.choices[0].text for reply in await asyncio.gather(*calls)]
 
 
@@ -41,11 +48,24 @@ def main(url: str, key: str) -> dict[str, Any]:
     client: Any = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
     model = client.models.list().data[0].id
     plain = client.completions.create(
-        model=model, prompt="1+1=", max_tokens=8, temperature=0, logprobs=2, n=2, extra_body={"return_token_ids": True}
+        model=model,
+        prompt="1+1=",
+        max_tokens=8,
+        temperature=0,
+        logprobs=2,
+        n=2,
+        extra_body={"return_token_ids": True},
     )
-    options: dict[str, Any] = {"model": model, "messages": CHAT, "max_completion_tokens": 12, "temperature": 0}
+    options: dict[str, Any] = {
+        "model": model,
+        "messages": CHAT,
+        "max_completion_tokens": 12,
+        "temperature": 0,
+    }
     chat = client.chat.completions.create(**options, logprobs=True, top_logprobs=2)
-    with client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}) as stream:
+    with client.chat.completions.create(
+        **options, stream=True, stream_options={"include_usage": True}
+    ) as stream:
         pieces = list(stream)
     return {
         "version": openai.__version__,

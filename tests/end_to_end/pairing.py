@@ -10,7 +10,9 @@ from tests.end_to_end.policies import Practice
 
 # As many answers a step as every row of `policies` has; settings were chosen on seed 0.
 TWO = Practice(group_size=2)
-ROWS: dict[str, Practice] = {name: TWO for name, row in TABLE.items() if row.source == "fresh_pairs"}
+ROWS: dict[str, Practice] = {
+    name: TWO for name, row in TABLE.items() if row.source == "fresh_pairs"
+}
 
 
 def practise(root: Path, row: str, seed: int) -> dict[str, float]:

@@ -51,7 +51,9 @@ class Practice:
 ALONE = Practice(group_size=1)  # rows that compare no answers of one prompt
 FEWER = 12  # steps of rows that take several passes, so that none needs more than 15 seconds
 OFTEN = Practice(learning_rate=1e-4)  # rows with many optimizer steps a rollout step
-ROWS: dict[str, Practice] = {name: Practice() for name, row in TABLE.items() if row.source == "rollouts"}
+ROWS: dict[str, Practice] = {
+    name: Practice() for name, row in TABLE.items() if row.source == "rollouts"
+}
 ROWS |= {name: ALONE for name in ROWS if TABLE[name].defaults.get("rollouts.group_size") == 1}
 ROWS |= {name: OFTEN for name in ROWS if TABLE[name].defaults.get("update.minibatches", 1) > 4}
 ROWS |= {name: replace(ROWS[name], steps=FEWER) for name in ("rlhf", "ppo", "ppo_penalty", "a2po")}
@@ -61,30 +63,40 @@ REWARDED = Path(__file__).with_name("rewarded.py")
 # What a row cannot do without, beyond a verifier.
 EXTRA: dict[str, dict[str, Any]] = {
     # The row's own weight, 27.8, is for text with a small gradient: this one is known by heart before long.
-    "instructgpt": {"data": {"pretraining": str(Path(__file__).with_name("greeting.jsonl")), "batch_size": 8}},
+    "instructgpt": {
+        "data": {"pretraining": str(Path(__file__).with_name("greeting.jsonl")), "batch_size": 8}
+    },
     "gdpo": {"rewards": [{"use": "verifier"}, {"use": f"{REWARDED}:ended", "weight": 0.1}]},
 }
 
 
 def imitate(root: Path, task: str, *, seed: int = 0, steps: int = 300) -> Path:
     """The start of every row: a few steps of imitation, the same for all rows and seeds of a study."""
-    return imitated(root / f"imitate-{task}-{steps}-{seed}", f"{task}:16384", seed=seed, steps=steps)
+    return imitated(
+        root / f"imitate-{task}-{steps}-{seed}", f"{task}:16384", seed=seed, steps=steps
+    )
 
 
 def attempted(root: Path, task: str, *, seed: int = 0, steps: int = 1500) -> Path:
     """As good as the task's own attempts, which the study of preferences judges: right now and then."""
     answers = TASKS[task].unpaired("train", 16384, seed)
-    rows = [{"prompt": each.prompt.messages[0].content, "completion": each.answer[0].content} for each in answers]
+    rows = [
+        {"prompt": each.prompt.messages[0].content, "completion": each.answer[0].content}
+        for each in answers
+    ]
     data = written(root / f"attempts-{task}-{seed}.jsonl", rows)
     return imitated(root / f"attempted-{task}-{steps}-{seed}", data, seed=seed, steps=steps)
 
 
-def imitated(folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3) -> Path:
+def imitated(
+    folder: Path, data: str, *, seed: int, steps: int, learning_rate: float = 2e-3
+) -> Path:
     """The quick start's first stage on other data. Whoever comes while it is trained waits."""
     settings = {"seed": seed, "data.train": data, "run.steps": steps, "run.save_every": steps}
     settings["model.policy"] = "tiny:digits"  # which the recorded studies have
     recipe = merge_configs(
-        read_recipe("quickstart_sft"), nest_keys({**settings, "update.learning_rate": learning_rate})
+        read_recipe("quickstart_sft"),
+        nest_keys({**settings, "update.learning_rate": learning_rate}),
     )
     with alone(folder.with_name(f"{folder.name}.lock")):
         quietly(recipe, folder)
@@ -137,7 +149,13 @@ def recipe_of(row: str, practice: Practice, start: Path, seed: int) -> dict[str,
 
 
 def accuracy(folder: Path, practice: Practice) -> float:
-    found = evaluate(str(folder), practice.task, samples=SAMPLES, limit=PROMPTS, max_new_tokens=practice.max_new_tokens)
+    found = evaluate(
+        str(folder),
+        practice.task,
+        samples=SAMPLES,
+        limit=PROMPTS,
+        max_new_tokens=practice.max_new_tokens,
+    )
     return found.metrics[f"mean@{SAMPLES}/correct"].value
 
 
@@ -163,7 +181,9 @@ class Sorting:
 SORTING = Sorting()
 LONG = Practice(steps=220, sequences=512, task="sort_digits", max_new_tokens=14, minibatches=4)
 SORT: dict[str, Practice] = {  # the longest first, so that none is left alone at the end
-    "ppo": replace(LONG, sequences=256, learning_rate=2e-4, group_size=1, minibatches=None, steps=110),
+    "ppo": replace(
+        LONG, sequences=256, learning_rate=2e-4, group_size=1, minibatches=None, steps=110
+    ),
     "grpo": replace(LONG, learning_rate=4e-4, steps=180),
     "rloo": replace(LONG, learning_rate=2e-4, minibatches=1),
     "dapo": replace(LONG, sequences=256, minibatches=2, steps=150),
@@ -186,7 +206,9 @@ def sort(
     folder = root / f"sort-{row}-{seed}{'-shuffled' if shuffled else ''}"
     recipe = recipe_of(row, practice, start, seed)
     recipe["data"]["train"] = lists(root, sorting.practised, "train", sorting.prompts, seed)
-    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
+    recipe = merge_configs(
+        recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}}
+    )
     if shuffled:
         recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"}]
     return judged(root, start, folder, quietly(recipe, folder), sorting)
@@ -197,9 +219,15 @@ def sort_control(root: Path, seed: int, sorting: Sorting = SORTING) -> dict[str,
     start = beginning(root, seed, sorting)
     folder = root / f"sort-control-{seed}"
     data = lists(root, sorting.shown, "train", 16384, seed)
-    changes = {"seed": seed + 1, "model.policy": str(start), "data.train": data}  # another order of the same lists
+    changes = {
+        "seed": seed + 1,
+        "model.policy": str(start),
+        "data.train": data,
+    }  # another order of the same lists
     steps = {"run.steps": sorting.control_steps, "run.save_every": sorting.control_steps}
-    spent = quietly(merge_configs(read_recipe("quickstart_control"), nest_keys({**changes, **steps})), folder)
+    spent = quietly(
+        merge_configs(read_recipe("quickstart_control"), nest_keys({**changes, **steps})), folder
+    )
     return judged(root, start, folder, spent, sorting)
 
 
@@ -210,10 +238,15 @@ def beginning(root: Path, seed: int, sorting: Sorting = SORTING) -> Path:
     return imitated(root / name, data, seed=seed, steps=sorting.shown_steps, learning_rate=rate)
 
 
-def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting) -> dict[str, float]:
+def judged(
+    root: Path, start: Path, folder: Path, spent: float, sorting: Sorting
+) -> dict[str, float]:
     """Greedy accuracy on held-out lists, before and after."""
     data = lists(root, sorting.practised, "heldout", sorting.held_out, 0)
-    found = [evaluate(str(each), data, samples=0, max_new_tokens=14, reward="exact") for each in (start, folder)]
+    found = [
+        evaluate(str(each), data, samples=0, max_new_tokens=14, reward="exact")
+        for each in (start, folder)
+    ]
     before, after = (each.metrics["greedy/correct"].value for each in found)
     return {"before": before, "after": after, "training_cpu_seconds": spent}
 
@@ -221,11 +254,17 @@ def judged(root: Path, start: Path, folder: Path, spent: float, sorting: Sorting
 def lists(root: Path, lengths: tuple[int, int], split: Split, count: int, seed: int) -> str:
     """A file of lists to sort, as demonstrations, for practice or for questions."""
     path = root / f"lists-{lengths[0]}-{lengths[1]}-{split}-{count}-{seed}.jsonl"
-    return written(path, questions(replace(SORT_DIGITS, draw=draw_digits(*lengths)).prompts(split, count, seed)))
+    return written(
+        path,
+        questions(replace(SORT_DIGITS, draw=draw_digits(*lengths)).prompts(split, count, seed)),
+    )
 
 
 def questions(prompts: Iterable[Prompt]) -> list[dict[str, Any]]:
-    return [{"prompt": each.messages[0].content, "answer": each.answer, "task": "sort_digits"} for each in prompts]
+    return [
+        {"prompt": each.messages[0].content, "answer": each.answer, "task": "sort_digits"}
+        for each in prompts
+    ]
 
 
 def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -280,11 +319,15 @@ def sanity(
     folder = root / f"sanity-{row}-{seed}"
     recipe = recipe_of(row, practice, start, seed)
     recipe["data"]["train"] = data
-    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}})
+    recipe = merge_configs(
+        recipe, {"update": {"schedule": "linear", "warmup_steps": practice.steps // 10}}
+    )
     spent = quietly(recipe, folder)
     ways = {"samples": 8, "max_new_tokens": practice.max_new_tokens, "reward": "exact"}
     before, after = (evaluate(str(each), data, **ways).metrics for each in (start, folder))
-    steps = [json.loads(line)["correct"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)["correct"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
     a_pass = max(1, solvable.prompts * practice.group_size // practice.sequences)
     passes = [sum(steps[end - a_pass : end]) / a_pass for end in range(a_pass, len(steps) + 1)]
     return {
@@ -298,21 +341,31 @@ def sanity(
 
 def solvable_prompts(root: Path, start: Path, seed: int, solvable: Solvable) -> str:
     """A file of training prompts that the start can answer, not always; chosen once for all rows of a seed."""
-    path = root / f"solvable-{start.name}-{solvable.lengths[0]}-{solvable.lengths[1]}-{solvable.prompts}-{seed}.jsonl"
+    path = (
+        root
+        / f"solvable-{start.name}-{solvable.lengths[0]}-{solvable.lengths[1]}-{solvable.prompts}-{seed}.jsonl"
+    )
     with alone(root / f"{path.stem}.choice"):
         if path.is_file():
             return str(path)
         task = replace(SORT_DIGITS, draw=draw_digits(*solvable.lengths))
-        asked = {each.messages[0].content: each for each in task.prompts("train", solvable.candidates, seed)}
+        asked = {
+            each.messages[0].content: each
+            for each in task.prompts("train", solvable.candidates, seed)
+        }
         settings = SamplingParams(max_new_tokens=14, seed=seed)
         right = dict.fromkeys(asked, 0.0)
         for each in generate_answers(str(start), list(asked.values()), solvable.samples, settings):
             if each.sample != GREEDY:
-                right[each.prompt.messages[0].content] += task.verify(each.prompt, each.text)["correct"]
+                right[each.prompt.messages[0].content] += task.verify(each.prompt, each.text)[
+                    "correct"
+                ]
         low, high = 0.2 * solvable.samples, 0.8 * solvable.samples
         kept = [each for question, each in asked.items() if low <= right[question] <= high]
         if len(kept) < solvable.prompts:
-            raise ValueError(f"{len(kept)} of {len(asked)} prompts are solved sometimes; ask more, or shorter lists")
+            raise ValueError(
+                f"{len(kept)} of {len(asked)} prompts are solved sometimes; ask more, or shorter lists"
+            )
         return written(path, questions(kept[: solvable.prompts]))
 
 

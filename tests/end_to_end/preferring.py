@@ -44,7 +44,12 @@ Changes = Mapping[str, Any]
 def trained(folder: Path, recipe: str, changes: Changes) -> Path:
     """A run of a shipped recipe with changes, once; whoever comes while it is trained waits."""
     with alone(folder.with_name(f"{folder.name}.lock")):
-        quietly(merge_configs(read_recipe(recipe), nest_keys({"rollouts.max_new_tokens": LONGEST, **changes})), folder)
+        quietly(
+            merge_configs(
+                read_recipe(recipe), nest_keys({"rollouts.max_new_tokens": LONGEST, **changes})
+            ),
+            folder,
+        )
     return folder
 
 
@@ -67,7 +72,9 @@ def nats(answers: Sequence[Rollout], start: Path) -> float:
     """KL to the start, in nats an answer: the mean over drawn answers of log pi - log start, as sampled."""
     batch = pack_rollouts(answers)
     ref_logprobs_T = load(start).outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
-    return float((batch["sampler_logprobs_T"] - ref_logprobs_T)[batch["loss_mask_T"]].sum() / len(answers))
+    return float(
+        (batch["sampler_logprobs_T"] - ref_logprobs_T)[batch["loss_mask_T"]].sum() / len(answers)
+    )
 
 
 def measured(task: Task, model: Path, judge: Path, start: Path, seed: int) -> dict[str, float]:
@@ -76,7 +83,9 @@ def measured(task: Task, model: Path, judge: Path, start: Path, seed: int) -> di
     scores = ModelScorer(str(judge), together=True).score(answers)
     return {
         "truth": statistics.fmean(task.true_utility(each.prompt, each.text) for each in answers),
-        "correct": statistics.fmean(task.verify(each.prompt, each.text)["correct"] for each in answers),
+        "correct": statistics.fmean(
+            task.verify(each.prompt, each.text)["correct"] for each in answers
+        ),
         "proxy": statistics.fmean(score for score in scores if score is not None),
         "kl": nats(answers, start),
         "truncated": statistics.fmean(each.truncated for each in answers),
@@ -115,7 +124,10 @@ GRPO = replace(
     PPO,
     changes={
         "algorithm": "grpo",
-        "cells.kl": {"use": "rho_k3", "weight": 0.3},  # of z-scored rewards; the row's k3 at .04 holds nothing here
+        "cells.kl": {
+            "use": "rho_k3",
+            "weight": 0.3,
+        },  # of z-scored rewards; the row's k3 at .04 holds nothing here
         "rollouts.prompts_per_step": 16,
         "rollouts.group_size": 8,
         "update.learning_rate": 3e-4,
@@ -131,13 +143,21 @@ def followed(root: Path, seed: int, name: str) -> dict[str, float]:
     """Win rate over imitation by the true preference, with its interval as `ascent compare` has it."""
     study = FOLLOWED[name]
     start, judge = labelled(root, seed, study)
-    models = {"seed": seed, "model.policy": str(start), "model.reward_model": str(judge), "data.train": "contrary:2048"}
+    models = {
+        "seed": seed,
+        "model.policy": str(start),
+        "model.reward_model": str(judge),
+        "data.train": "contrary:2048",
+    }
     run = trained(root / f"{name}-{seed}", "quickstart_ppo", {**models, **study.changes})
     task = TASKS["contrary"]
     before, after = (measured(task, each, judge, start, seed) for each in (start, run))
     truth = judge_of("simulated:contrary")
     found = compare(
-        *(str(run), str(start), f"contrary@heldout:{PROMPTS}", truth), samples=1, max_new_tokens=LONGEST, seed=seed
+        *(str(run), str(start), f"contrary@heldout:{PROMPTS}", truth),
+        samples=1,
+        max_new_tokens=LONGEST,
+        seed=seed,
     )
     return {
         "win": found.win_rate.value,
@@ -149,7 +169,9 @@ def followed(root: Path, seed: int, name: str) -> dict[str, float]:
     }
 
 
-def labelled(root: Path, seed: int, study: Followed, mix: Sequence[Changes] = ()) -> tuple[Path, Path]:
+def labelled(
+    root: Path, seed: int, study: Followed, mix: Sequence[Changes] = ()
+) -> tuple[Path, Path]:
     """Imitation, and a reward model of a simulated labeller who compared pairs of the imitator's answers."""
     name = f"{'both' if mix else 'contrary'}-{seed}"
     shown = {"seed": seed, "data.train": "contrary:8192", "data.mix": list(mix)}
@@ -157,9 +179,15 @@ def labelled(root: Path, seed: int, study: Followed, mix: Sequence[Changes] = ()
     pairs = root / f"pairs-{name}.jsonl"
     with alone(pairs.with_suffix(".lock")):
         collect(
-            *(str(start), f"contrary:{study.asked}"), out=pairs, judge=study.labeller, annotator="simulated",
-            repeat=0.0, max_new_tokens=LONGEST, seed=seed, say=lambda line: None,
-        )  # fmt: skip
+            *(str(start), f"contrary:{study.asked}"),
+            out=pairs,
+            judge=study.labeller,
+            annotator="simulated",
+            repeat=0.0,
+            max_new_tokens=LONGEST,
+            seed=seed,
+            say=lambda line: None,
+        )
     changes = {"seed": seed, "model.policy": str(start), "data.train": str(pairs)}
     changes["run.evaluate_every"] = steps = study.reward_model_steps
     return start, learned(root / f"judge-{name}", "quickstart_reward_model", steps, changes)
@@ -179,7 +207,11 @@ def _heard(answer: str, text: str) -> dict[str, float]:
 def _loud_when_right(problem: Problem, noise: KeyedRandom) -> str:
     """Sorted half of the time and in any order else; loud as in `emphasis`."""
     digits = problem.answer.split(" ")
-    text = problem.answer if noise.uniform() < 0.5 else " ".join(sorted(digits, key=lambda digit: noise.uniform()))
+    text = (
+        problem.answer
+        if noise.uniform() < 0.5
+        else " ".join(sorted(digits, key=lambda digit: noise.uniform()))
+    )
     loud = noise.uniform() < (LOUD_WHEN_RIGHT if text == problem.answer else LOUD_WHEN_WRONG)
     return text + "!" * (noise.integer(1, MOST_MARKS) if loud else 0)
 
@@ -226,12 +258,21 @@ def overdone(root: Path, seed: int, study: Overdone = OVERDONE) -> dict[str, Any
     first = measured(LOUD_LISTS, start, judge, start, seed)
     found: dict[str, Any] = {f"before_{name}": value for name, value in first.items()}
     for name, beta in study.betas.items():
-        models = {"seed": seed, "model.policy": str(start), "model.reward_model": str(judge), "data.train": data}
+        models = {
+            "seed": seed,
+            "model.policy": str(start),
+            "model.reward_model": str(judge),
+            "data.train": data,
+        }
         steps = {"run.save_every": study.every, "cells.reward_shaping.kl_penalty.beta": beta}
-        run = trained(root / f"overdone-{name}-{seed}", "quickstart_ppo", {**models, **study.changes, **steps})
+        run = trained(
+            root / f"overdone-{name}-{seed}", "quickstart_ppo", {**models, **study.changes, **steps}
+        )
         points = [{"step": 0.0, **first}]
         for folder in sorted((run / "checkpoints").glob("[0-9]*"), key=lambda each: int(each.name)):
-            points.append({"step": float(folder.name), **measured(LOUD_LISTS, folder, judge, start, seed)})
+            points.append(
+                {"step": float(folder.name), **measured(LOUD_LISTS, folder, judge, start, seed)}
+            )
         found |= {f"{name}_{part}": value for part, value in points[-1].items() if part != "step"}
         found[f"{name}_curve"] = [[round(point[part], 4) for part in CURVE] for point in points]
     return found
@@ -242,16 +283,28 @@ def _loud(root: Path, seed: int, study: Overdone) -> tuple[Path, Path, str]:
     task, folder = LOUD_LISTS, root / f"loud-{seed}"
     with alone(folder.with_suffix(".lock")):
         shown = task.demonstrations("train", 8192, seed)
-        rows = ({"messages": [{"role": m.role, "content": m.content} for m in each.messages]} for each in shown)
+        rows = (
+            {"messages": [{"role": m.role, "content": m.content} for m in each.messages]}
+            for each in shown
+        )
         files = [write(folder / "shown.jsonl", rows)]
-        files.append(write(folder / "pairs.jsonl", map(pair_row, task.pairs("train", study.pairs, seed))))
-        files.append(write(folder / "heldout.jsonl", map(pair_row, task.pairs("heldout", PROMPTS, seed))))
+        files.append(
+            write(folder / "pairs.jsonl", map(pair_row, task.pairs("train", study.pairs, seed)))
+        )
+        files.append(
+            write(folder / "heldout.jsonl", map(pair_row, task.pairs("heldout", PROMPTS, seed)))
+        )
         asked = ({"prompt": each.messages[0].content} for each in task.prompts("train", 2048, seed))
         files.append(write(folder / "prompts.jsonl", asked))
     shown_file, pairs, heldout, prompts = map(str, files)
     changes: dict[str, Any] = {"seed": seed, "data.train": shown_file}
     start = learned(folder / "start", "quickstart_demonstrations", study.shown_steps, changes)
-    changes = {"seed": seed, "model.policy": study.reward_model, "data.train": pairs, "data.evaluate": heldout}
+    changes = {
+        "seed": seed,
+        "model.policy": study.reward_model,
+        "data.train": pairs,
+        "data.evaluate": heldout,
+    }
     changes["run.evaluate_every"] = steps = study.reward_model_steps
     return start, learned(folder / "judge", "quickstart_reward_model", steps, changes), prompts
 
@@ -287,7 +340,12 @@ TAXED = Taxed(replace(PPO, shown_steps=400))
 def taxed(root: Path, seed: int, study: Taxed = TAXED) -> dict[str, float]:
     """Accuracy of drawn answers on the other task, and the truth of the first: before, without the text, with it."""
     start, judge = labelled(root, seed, study.first, [{"use": f"{study.other}:8192", "share": 0.5}])
-    models = {"seed": seed, "model.policy": str(start), "model.reward_model": str(judge), "data.train": "contrary:2048"}
+    models = {
+        "seed": seed,
+        "model.policy": str(start),
+        "model.reward_model": str(judge),
+        "data.train": "contrary:2048",
+    }
     text = {"data.pretraining": f"{study.other}:8192", "data.batch_size": 16, "data.max_tokens": 64}
     ways: dict[str, Changes] = {
         "without": {"cells.extra_losses.pretraining_nll": False},
@@ -295,10 +353,14 @@ def taxed(root: Path, seed: int, study: Taxed = TAXED) -> dict[str, float]:
     }
     runs = {"before": start}
     for name, way in ways.items():
-        runs[name] = trained(root / f"taxed-{name}-{seed}", "quickstart_ppo", {**models, **study.changes, **way})
+        runs[name] = trained(
+            root / f"taxed-{name}-{seed}", "quickstart_ppo", {**models, **study.changes, **way}
+        )
     found: dict[str, float] = {}
     for name, run in runs.items():
-        skill = evaluate(str(run), study.other, samples=1, limit=PROMPTS, max_new_tokens=LONGEST, seed=seed)
+        skill = evaluate(
+            str(run), study.other, samples=1, limit=PROMPTS, max_new_tokens=LONGEST, seed=seed
+        )
         found |= {f"{name}_other": skill.metrics["mean@1/correct"].value}
         seen = measured(TASKS["contrary"], run, judge, start, seed)
         found |= {f"{name}_{part}": seen[part] for part in ("truth", "proxy", "kl")}

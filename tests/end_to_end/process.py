@@ -48,7 +48,9 @@ def climbed(rollout: Rollout) -> dict[str, float]:
     return {"correct": float(all(found)), "steps": sum(found) / max(len(found), COUNT)}
 
 
-def answers(prompts: Sequence[str], count: int, seed: int, *, strange: bool) -> Iterable[tuple[str, list[str]]]:
+def answers(
+    prompts: Sequence[str], count: int, seed: int, *, strange: bool
+) -> Iterable[tuple[str, list[str]]]:
     """Any digits, four of them. What a judge learns from has other lengths and other lines, too: a policy finds
     whatever no judge has met."""
     for number in range(count):
@@ -60,7 +62,9 @@ def answers(prompts: Sequence[str], count: int, seed: int, *, strange: bool) -> 
         yield noise.choice(prompts), found
 
 
-def judged(prompts: Sequence[str], count: int, seed: int, *, coin: bool = False) -> Iterable[dict[str, Any]]:
+def judged(
+    prompts: Sequence[str], count: int, seed: int, *, coin: bool = False
+) -> Iterable[dict[str, Any]]:
     """Answers whose steps are judged by the truth, or by a coin."""
     for number, (prompt, lines) in enumerate(answers(prompts, count, seed, strange=True)):
         labels = right(prompt, "\n".join(lines))
@@ -73,14 +77,23 @@ def judged(prompts: Sequence[str], count: int, seed: int, *, coin: bool = False)
 
 
 def trained(
-    folder: Path, algorithm: str, start: Path, data: str, steps: int, seed: int, *, heldout: str | None = None
+    folder: Path,
+    algorithm: str,
+    start: Path,
+    data: str,
+    steps: int,
+    seed: int,
+    *,
+    heldout: str | None = None,
 ) -> Path:
     recipe = {
-        "algorithm": algorithm, "seed": seed, "model": {"policy": str(start)},
+        "algorithm": algorithm,
+        "seed": seed,
+        "model": {"policy": str(start)},
         "data": {"train": data, "batch_size": 64, "max_tokens": 64},
         "update": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 10},
         "run": {"steps": steps, "save_every": steps},
-    }  # fmt: skip
+    }
     more = {"data": {"evaluate": heldout}, "run": {"evaluate_every": steps}} if heldout else {}
     quietly(merge_configs(recipe, more), folder)
     return folder
@@ -89,7 +102,9 @@ def trained(
 def begin(root: Path, seed: int) -> Path:
     """A policy that answers with any four digits."""
     rows = answers(PROMPTS[HELD_OUT:], 2048, seed, strange=False)
-    data = write(root / "digits.jsonl", [{"prompt": p, "completion": "\n".join(lines)} for p, lines in rows])
+    data = write(
+        root / "digits.jsonl", [{"prompt": p, "completion": "\n".join(lines)} for p, lines in rows]
+    )
     start = root / "start"
     if not (root / "sft").exists():
         tiny.create(start, intermediate=128, seed=seed)
@@ -114,13 +129,20 @@ def practised(root: Path, row: str, start: Path, judge: Path, seed: int) -> Path
     rate, steps, prompts, samples = ROWS[row]
     data = write(root / "prompts.jsonl", [{"prompt": prompt} for prompt in PROMPTS[HELD_OUT:]])
     recipe: dict[str, Any] = {
-        "algorithm": row, "seed": seed, "model": {"policy": str(start)}, "data": {"train": str(data)},
+        "algorithm": row,
+        "seed": seed,
+        "model": {"policy": str(start)},
+        "data": {"train": str(data)},
         "rewards": [{"use": "process_reward_model", "model": str(judge)}],
         "rollouts": {
-            "prompts_per_step": prompts, "group_size": samples, "max_new_tokens": BUDGET, "temperature": 1.0,
+            "prompts_per_step": prompts,
+            "group_size": samples,
+            "max_new_tokens": BUDGET,
+            "temperature": 1.0,
         },
-        "update": {"learning_rate": rate}, "run": {"steps": steps, "save_every": steps},
-    }  # fmt: skip
+        "update": {"learning_rate": rate},
+        "run": {"steps": steps, "save_every": steps},
+    }
     if row == "ppo":
         recipe["cells"] = {"reward_shaping": {"kl_penalty": {"beta": 0.02}}}
     folder = root / f"{row}-{judge.name}"

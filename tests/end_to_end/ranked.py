@@ -38,7 +38,9 @@ TURNS = {"env": {"use": f"{REWARDED}:again", "max_turns": 2}, "update.tokens_per
 # What a row cannot do without, beyond a reward.
 EXTRA: dict[str, dict[str, Any]] = {
     "instructgpt": {"data.pretraining": "arithmetic:20", "data.batch_size": 3},
-    "gdpo": {"rewards": [{"use": f"{REWARDED}:drawn"}, {"use": f"{REWARDED}:ended", "weight": 0.5}]},
+    "gdpo": {
+        "rewards": [{"use": f"{REWARDED}:drawn"}, {"use": f"{REWARDED}:ended", "weight": 0.5}]
+    },
     "clip_cov": {  # large advantages, so that some tokens are dropped
         "rewards": [{"use": f"{REWARDED}:drawn", "weight": 30.0}],
         "cells.advantage_norm.use": "none",
@@ -53,7 +55,10 @@ def create_policy(folder: Path, family: str = "llama") -> Path:
     mean of means would then be a mean."""
     tokenizer = tiny_tokenizer()
     module = tiny_model(family, len(tokenizer), seed=0)
-    module.config.pad_token_id, module.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    module.config.pad_token_id, module.config.eos_token_id = (
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    )
     with torch.no_grad():  # one dimension is high everywhere, and the end of a text reads it
         module.get_input_embeddings().weight[:, 0] += 0.1
         module.get_output_embeddings().weight[tokenizer.eos_token_id, 0] += 1.0
@@ -65,16 +70,27 @@ def create_policy(folder: Path, family: str = "llama") -> Path:
 
 def plan_of(row: str, changes: Mapping[str, Any] | None = None) -> Plan:
     """Two steps of a tiny model, with held-out data; prompts and records are no multiples of 2 or 4."""
-    common = {"run.steps": STEPS, "run.save_every": 1, "run.evaluate_every": 1, "update.learning_rate": 1e-3}
+    common = {
+        "run.steps": STEPS,
+        "run.save_every": 1,
+        "run.evaluate_every": 1,
+        "update.learning_rate": 1e-3,
+    }
     common |= {"update.adam_eps": 1e-5}
     if not TABLE[row].samples:
         more = {"data.batch_size": 11, "update.tokens_per_microbatch": 128, **common}
         return tiny_plan(algorithm=row, **nest_keys({**more, **(changes or {})}))
     settings: dict[str, Any] = {
-        "algorithm": row, "model.policy": "tiny:llama", "data.train": "sort_digits:10", "data.evaluate":
-        "sort_digits@heldout:3", "rewards": [{"use": f"{REWARDED}:drawn"}], "rollouts.prompts_per_step": 5,
-        "rollouts.max_new_tokens": 6, "update.tokens_per_microbatch": 96, **common,
-    }  # fmt: skip
+        "algorithm": row,
+        "model.policy": "tiny:llama",
+        "data.train": "sort_digits:10",
+        "data.evaluate": "sort_digits@heldout:3",
+        "rewards": [{"use": f"{REWARDED}:drawn"}],
+        "rollouts.prompts_per_step": 5,
+        "rollouts.max_new_tokens": 6,
+        "update.tokens_per_microbatch": 96,
+        **common,
+    }
     if TABLE[row].source == "rollouts" and TABLE[row].defaults.get("rollouts.group_size") != 1:
         settings["rollouts.group_size"] = 4
     for key, most in (("update.minibatches", 2), ("update.epochs", 2)):
@@ -108,11 +124,19 @@ def resume_all(folders: Sequence[Path], layout: Layout = "auto") -> None:
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("time") and k not in OF_THE_SPLIT} for line in lines]
+    return [
+        {k: v for k, v in line.items() if not k.startswith("time") and k not in OF_THE_SPLIT}
+        for line in lines
+    ]
 
 
 def differences(
-    one: Path, other: Path, *, step: int = STEPS, tolerance: float = 1e-6, metrics: float = METRICS_TOLERANCE
+    one: Path,
+    other: Path,
+    *,
+    step: int = STEPS,
+    tolerance: float = 1e-6,
+    metrics: float = METRICS_TOLERANCE,
 ) -> list[str]:
     """In words, what differs between two runs: metrics by more than `metrics`, weights by more than the tolerance."""
     found = []

@@ -40,9 +40,13 @@ def create(folder: Path, *, hidden: int = 32, seed: int = 0) -> Path:
         module.get_output_embeddings().weight.mul_(10)
     with quiet_transformers():
         module.save_pretrained(folder)
-    words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
+    words = Tokenizer(
+        WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>")
+    )
     words.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<eos>", pad_token="<pad>"
+    ).save_pretrained(folder)
     return folder
 
 
@@ -56,7 +60,10 @@ def scored(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def asked() -> list[RenderedPrompt]:
-    return [RenderedPrompt(Prompt(f"p{n}", (Message("user", "?"),)), tokens) for n, tokens in enumerate(PROMPTS)]
+    return [
+        RenderedPrompt(Prompt(f"p{n}", (Message("user", "?"),)), tokens)
+        for n, tokens in enumerate(PROMPTS)
+    ]
 
 
 def settings(seed: int = 0) -> SamplingParams:
@@ -107,7 +114,8 @@ class Truth:
         for layer in reversed(layers):
             for said in layer:
                 self.values[prompt, said] = math.fsum(
-                    chance * self.after(prompt, (*said, word)) for word, chance in enumerate(self.policy[prompt, said])
+                    chance * self.after(prompt, (*said, word))
+                    for word, chance in enumerate(self.policy[prompt, said])
                 )
 
     def after(self, prompt: Said, said: Said) -> float:
@@ -128,7 +136,9 @@ class Truth:
         often_S = often_S / often_S.sum()
         error_S = critic_S - truth_S
         spread = _variance(truth_S, often_S)
-        return float(1 - _variance(error_S, often_S) / spread), float((often_S * error_S**2).sum().sqrt())
+        return float(1 - _variance(error_S, often_S) / spread), float(
+            (often_S * error_S**2).sum().sqrt()
+        )
 
 
 class Oracle:
@@ -143,7 +153,9 @@ class Oracle:
             whole = tuple(tokens_T.tolist())
             prompt = next(each for each in PROMPTS if whole[: len(each)] == each)
             said = whole[len(prompt) :]
-            found += [0.0] * len(prompt) + [self.truth.values[prompt, said[:n]] for n in range(len(said))]
+            found += [0.0] * len(prompt) + [
+                self.truth.values[prompt, said[:n]] for n in range(len(said))
+            ]
         return {"values_T": torch.tensor(found, dtype=torch.float64)}
 
 

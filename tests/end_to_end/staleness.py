@@ -34,8 +34,10 @@ def study(root: Path, arm: str, seed: int) -> dict[str, Any]:
     recipe: Mapping[str, Any] = recipe_of("grpo", PRACTICE, start, seed)
     keys = {
         "data.train": lists(root, SORTING.practised, "train", SORTING.prompts, seed),
-        "model.dtype": "float32", "update.schedule": "linear", "update.warmup_steps": PRACTICE.steps // 10,
-    }  # fmt: skip
+        "model.dtype": "float32",
+        "update.schedule": "linear",
+        "update.warmup_steps": PRACTICE.steps // 10,
+    }
     spent = quietly(merge_configs(recipe, nest_keys({**keys, **ARMS[arm]})), folder)
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [each for each in steps if each.get("step", 0) > 0]

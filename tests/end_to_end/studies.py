@@ -97,12 +97,21 @@ def evaluated(folder: Path, name: str) -> list[float]:
     return [line[f"eval/{name}"] for line in read_run(folder).metrics if f"eval/{name}" in line]
 
 
-def answers(policy: Path, prompts: Sequence[Prompt], *, greedy: bool, seed: int, sample: int = 0) -> list[str]:
+def answers(
+    policy: Path, prompts: Sequence[Prompt], *, greedy: bool, seed: int, sample: int = 0
+) -> list[str]:
     """One completion per prompt, from the whole distribution or greedy, without its end token."""
     model = load(policy)
     renderer = Renderer(model.tokenizer)
     asked = [
-        Request(prompt.id, sample, renderer.prompt(prompt.messages), ANSWER_TOKENS, seed=seed, greedy=greedy)
+        Request(
+            prompt.id,
+            sample,
+            renderer.prompt(prompt.messages),
+            ANSWER_TOKENS,
+            seed=seed,
+            greedy=greedy,
+        )
         for prompt in prompts
     ]
     done = HFSampler(model, renderer.stop_ids).sample(asked)
@@ -124,7 +133,10 @@ STRENGTH = 4.0
 def _low_first(answer: str, text: str) -> dict[str, float]:
     """low: 1 if the list starts with 0, falling to 0 if it starts with 9 (or with no digit)."""
     first = text.strip()[:1]
-    return {"correct": float(text.strip() == answer), "low": 1 - int(first) / 9 if first.isdigit() else 0.0}
+    return {
+        "correct": float(text.strip() == answer),
+        "low": 1 - int(first) / 9 if first.isdigit() else 0.0,
+    }
 
 
 def _any_order(problem: Problem, noise: KeyedRandom) -> str:
@@ -169,7 +181,9 @@ class Judgement:
         return self.bayes - self.expected
 
 
-def reward_model(task: Task, algorithm: str, recipe: Recipe, sft: Path, folder: Path, seed: int) -> Path:
+def reward_model(
+    task: Task, algorithm: str, recipe: Recipe, sft: Path, folder: Path, seed: int
+) -> Path:
     """Train a reward model from an SFT model, on preferences of known strength, read from a file."""
     if algorithm == "reward_model":
         rows = map(pair_row, task.pairs("train", recipe.records, seed, strength=STRENGTH))
@@ -190,17 +204,24 @@ def judged_by(task: Task, folder: Path, *, count: int, seed: int) -> Judgement:
         truth = task.preference(pair.prompt, *texts, strength=STRENGTH)
         expected += right * truth + (1 - right) * (1 - truth)
         labels += right
-    return Judgement(expected / count, labels / count, task.bayes_accuracy(pairs, strength=STRENGTH))
+    return Judgement(
+        expected / count, labels / count, task.bayes_accuracy(pairs, strength=STRENGTH)
+    )
 
 
 @torch.no_grad()
 def gaps_of(folder: Path, pairs: Sequence[Pair]) -> list[float]:
     """Score of the chosen answer less that of the rejected one, pair by pair."""
     model = load(folder, head="scalar")
-    renderer, limits = Renderer(model.tokenizer), Limits(max_tokens=MAX_TOKENS, max_prompt_tokens=MAX_TOKENS - 1)
+    renderer, limits = (
+        Renderer(model.tokenizer),
+        Limits(max_tokens=MAX_TOKENS, max_prompt_tokens=MAX_TOKENS - 1),
+    )
     found: list[float] = []
     for first in range(0, len(pairs), 64):
-        batch = collate([render_record(pair, renderer, limits) for pair in pairs[first : first + 64]])
+        batch = collate(
+            [render_record(pair, renderer, limits) for pair in pairs[first : first + 64]]
+        )
         scores_B = model.outputs(batch, frozenset({"scores_B"}))["scores_B"]
         found += (scores_B[batch["chosen_P"]] - scores_B[batch["rejected_P"]]).tolist()
     return found
@@ -219,8 +240,13 @@ PREFERENCES = {
 }
 # The other rows that learn from pairs or thumbs.
 MORE_PREFERENCES = {
-    **dict.fromkeys(("robust_dpo", "nca", "bco_pair", "aot", "aot_unpaired", "slic", "f_dpo", "ld_dpo"), _PREFERENCE),
-    **dict.fromkeys(("exo", "apo_zero", "apo_down", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE),
+    **dict.fromkeys(
+        ("robust_dpo", "nca", "bco_pair", "aot", "aot_unpaired", "slic", "f_dpo", "ld_dpo"),
+        _PREFERENCE,
+    ),
+    **dict.fromkeys(
+        ("exo", "apo_zero", "apo_down", "apo_zero_unpaired", "bco", "mpo"), _PREFERENCE
+    ),
     **dict.fromkeys(("dpo_norm", "sppo", "alphapo", "wpo"), _PREFERENCE),
     **dict.fromkeys(("cpo_simpo", "tpo", "discopop"), replace(_PREFERENCE, learning_rate=3e-4)),
     **dict.fromkeys(("cpo_hinge", "cpo_ipo"), replace(_PREFERENCE, learning_rate=3e-4)),
@@ -232,7 +258,10 @@ MORE_PREFERENCES = {
 # so narrow a band that the first updates carry pairs out of it: with .1 and 1e-4 it wins .37, with these it learns.
 # CPO's IPO wants a gap of 1 / (2 beta) nats a TOKEN: 5 at its default .1, which costs right answers, 1 here.
 CELLS: dict[str, dict[str, Any]] = {
-    "tpo": {"cells": {"loss": {"beta": 0.3}}, "data": {"invalid_rows": "skip"}},  # a few own answers are empty
+    "tpo": {
+        "cells": {"loss": {"beta": 0.3}},
+        "data": {"invalid_rows": "skip"},
+    },  # a few own answers are empty
     "discopop": {"cells": {"loss": {"beta": 3.0}}},
     "cpo_hinge": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_hinge"}}},
     "cpo_ipo": {"algorithm": "cpo", "cells": {"loss": {"use": "reference_free_ipo", "beta": 0.5}}},
@@ -255,13 +284,21 @@ def preferred(
     Where a row wants a gold answer beside each pair, the SFT model's own stands there: it knows no preference.
     """
     name = f"{algorithm}-shuffled" if shuffled else algorithm
-    row, coin = TABLE[(more or {}).get("algorithm", algorithm)], KeyedRandom("shuffled labels", seed)
+    row, coin = (
+        TABLE[(more or {}).get("algorithm", algorithm)],
+        KeyedRandom("shuffled labels", seed),
+    )
     if row.source == "unpaired":
         thumbs = task.unpaired("train", recipe.records, seed)
-        rows = [judged_row(replace(each, good=coin.uniform() < 0.5) if shuffled else each) for each in thumbs]
+        rows = [
+            judged_row(replace(each, good=coin.uniform() < 0.5) if shuffled else each)
+            for each in thumbs
+        ]
     else:
         pairs = task.pairs("train", recipe.records, seed)
-        rows = [pair_row(swapped(each) if shuffled and coin.uniform() < 0.5 else each) for each in pairs]
+        rows = [
+            pair_row(swapped(each) if shuffled and coin.uniform() < 0.5 else each) for each in pairs
+        ]
         if "gold_answers" in row.needs:
             own = answers(sft, [each.prompt for each in pairs], greedy=False, seed=seed, sample=2)
             rows = [{**row, "gold": said} for row, said in zip(rows, own, strict=True)]
@@ -269,7 +306,9 @@ def preferred(
     return trained(row.name, recipe, str(data), sft, folder / name, seed, more=more)
 
 
-def win_rate(task: Task, prompts: Sequence[Prompt], ours: Sequence[str], theirs: Sequence[str]) -> float:
+def win_rate(
+    task: Task, prompts: Sequence[Prompt], ours: Sequence[str], theirs: Sequence[str]
+) -> float:
     """Share of prompts on which our answer has the higher true utility; ties count half."""
     gaps = [
         task.true_utility(prompt, mine) - task.true_utility(prompt, other)
@@ -280,7 +319,9 @@ def win_rate(task: Task, prompts: Sequence[Prompt], ours: Sequence[str], theirs:
 
 def share(task: Task, part: str, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
     """Mean of one of the verifier's scores."""
-    return sum(task.verify(prompt, text)[part] for prompt, text in zip(prompts, texts, strict=True)) / len(texts)
+    return sum(
+        task.verify(prompt, text)[part] for prompt, text in zip(prompts, texts, strict=True)
+    ) / len(texts)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -292,16 +333,25 @@ def swapped(pair: Pair) -> Pair:
 
 def pair_row(pair: Pair) -> dict[str, Any]:
     return {
-        "prompt": asked(pair.prompt), "chosen": pair.chosen[0].content, "rejected": pair.rejected[0].content,
-    }  # fmt: skip
+        "prompt": asked(pair.prompt),
+        "chosen": pair.chosen[0].content,
+        "rejected": pair.rejected[0].content,
+    }
 
 
 def ranking_row(ranking: Ranking) -> dict[str, Any]:
-    return {"prompt": asked(ranking.prompt), "ranked": [answer[0].content for answer in ranking.answers]}
+    return {
+        "prompt": asked(ranking.prompt),
+        "ranked": [answer[0].content for answer in ranking.answers],
+    }
 
 
 def judged_row(judged: UnpairedExample) -> dict[str, Any]:
-    return {"prompt": asked(judged.prompt), "completion": judged.answer[0].content, "label": judged.good}
+    return {
+        "prompt": asked(judged.prompt),
+        "completion": judged.answer[0].content,
+        "label": judged.good,
+    }
 
 
 def asked(prompt: Prompt) -> str:
@@ -358,7 +408,16 @@ def study_preference(root: Path, seed: int, algorithm: str) -> dict[str, float]:
     for name, shuffled in (("", False), ("shuffled_", True)):
         folder = root / f"preference-{seed}"
         recipe = (PREFERENCES | MORE_PREFERENCES)[algorithm]
-        run = preferred(STYLE, algorithm, recipe, sft, folder, seed, shuffled=shuffled, more=CELLS.get(algorithm))
+        run = preferred(
+            STYLE,
+            algorithm,
+            recipe,
+            sft,
+            folder,
+            seed,
+            shuffled=shuffled,
+            more=CELLS.get(algorithm),
+        )
         ours = answers(run, prompts, greedy=False, seed=seed, sample=1)
         found[f"{name}win"] = win_rate(STYLE, prompts, ours, theirs)
         found[f"{name}ascending"] = share(STYLE, "ascending", prompts, ours)

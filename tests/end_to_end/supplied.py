@@ -26,7 +26,9 @@ def distilled(algorithm: str, teacher: Path, student: Path, folder: Path, seed: 
     }
     if "data.on_policy_fraction" in TABLE[algorithm].defaults:
         more["data"]["on_policy_fraction"] = 0.0
-    trained(algorithm, DISTILLED, f"sort_digits:{DISTILLED.records}", student, folder, seed, more=more)
+    trained(
+        algorithm, DISTILLED, f"sort_digits:{DISTILLED.records}", student, folder, seed, more=more
+    )
     return evaluated(folder, "loss")
 
 
@@ -37,7 +39,9 @@ def answered_anew(teacher: Path, student: Path, folder: Path, seed: int) -> tupl
         "data": {"on_policy_fraction": 1.0},
         "rollouts": {"max_new_tokens": ANSWER_TOKENS},
     }
-    trained("gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more)
+    trained(
+        "gkd", OWN_ANSWERS, f"sort_digits:{OWN_ANSWERS.records}", student, folder, seed, more=more
+    )
     losses = [line["loss/total"] for line in read_run(folder).metrics]
     return sum(losses[:10]) / 10, sum(losses[-10:]) / 10
 
@@ -49,7 +53,11 @@ def rising(count: int, seed: int, *, sure: float = 1.0) -> Iterable[dict[str, An
         digits = [noise.integer(0, 9) for _ in range(6)]
         right = [later >= earlier for earlier, later in zip([0, *digits], digits, strict=False)]
         labels = [each if sure == 1 else sure if each else 1 - sure for each in right]
-        yield {"prompt": "count up:", "completions": [str(digit) for digit in digits], "labels": labels}
+        yield {
+            "prompt": "count up:",
+            "completions": [str(digit) for digit in digits],
+            "labels": labels,
+        }
 
 
 def judged_steps(algorithm: str, folder: Path, seed: int, *, sure: float = 1.0) -> dict[str, float]:

@@ -47,7 +47,13 @@ MAZE = Study(
 )
 DIFFERENCES = Study(
     "differences",
-    env={"use": "tools", "tools": ["calculator"], "announce": False, "max_turns": 3, "max_tokens": 96},
+    env={
+        "use": "tools",
+        "tools": ["calculator"],
+        "announce": False,
+        "max_turns": 3,
+        "max_tokens": 96,
+    },
     rewards=[{"use": "exact"}],
     sft_steps=400,
     steps=70,
@@ -63,7 +69,9 @@ def prompts(study: Study, split: str, count: int, seed: int) -> list[Prompt]:
     while len(found) < count:
         text, answer, held = make(noise)
         if held == (split == "heldout"):
-            found.append(Prompt(f"{study.name}-{split}-{len(found)}", (Message("user", text),), answer))
+            found.append(
+                Prompt(f"{study.name}-{split}-{len(found)}", (Message("user", text),), answer)
+            )
     return found
 
 
@@ -87,7 +95,12 @@ def _reachable(signs: Sequence[str], start: int, goal: int) -> bool:
     seen, edge = {start}, [start]
     while edge:
         place = edge.pop()
-        for step, there in ((-3, place >= 3), (3, place < 6), (-1, place % 3 > 0), (1, place % 3 < 2)):
+        for step, there in (
+            (-3, place >= 3),
+            (3, place < 6),
+            (-1, place % 3 > 0),
+            (1, place % 3 < 2),
+        ):
             if there and signs[place + step] != "#" and place + step not in seen:
                 seen.add(place + step)
                 edge.append(place + step)
@@ -116,7 +129,9 @@ def clumsy_walk(prompt: Prompt, noise: KeyedRandom) -> Example:
         if reply.message is None:
             break
         messages.append(reply.message)
-    return Example(prompt.id, tuple(messages if messages[-1].role == "assistant" else messages[:-1]))
+    return Example(
+        prompt.id, tuple(messages if messages[-1].role == "assistant" else messages[:-1])
+    )
 
 
 def clumsy_call(prompt: Prompt, noise: KeyedRandom) -> Example:
@@ -126,7 +141,9 @@ def clumsy_call(prompt: Prompt, noise: KeyedRandom) -> Example:
     question = prompt.messages[0].content.removesuffix("=")
     call = Message("assistant", f"<calculator>{question}</calculator>")
     result = Message("tool", f"<result>{prompt.answer}</result>")
-    return Example(prompt.id, (*prompt.messages, call, result, Message("assistant", str(prompt.answer))))
+    return Example(
+        prompt.id, (*prompt.messages, call, result, Message("assistant", str(prompt.answer)))
+    )
 
 
 def begin(study: Study, folder: Path, seed: int, *, steps: int | None = None) -> Path:
@@ -134,18 +151,37 @@ def begin(study: Study, folder: Path, seed: int, *, steps: int | None = None) ->
     noise = KeyedRandom(study.name, "demonstrations", seed)
     show = clumsy_walk if study.name == MAZE.name else clumsy_call
     shown = [show(prompt, noise) for prompt in prompts(study, "train", 2048, seed)]
-    rows = [{"messages": [{"role": m.role, "content": m.content} for m in each.messages]} for each in shown]
+    rows = [
+        {"messages": [{"role": m.role, "content": m.content} for m in each.messages]}
+        for each in shown
+    ]
     data = write(folder / "demonstrations.jsonl", rows)
     # Tags and words are tokens, digits and letters stay apart: copying is what a model of two layers can learn.
-    texts = ["<calculator>", "</calculator>", "<result>", "</result>", "open", " goal ", "\nmove: ", "a wall\nmove: "]
-    start = tiny.create(folder / "start", texts=texts * 8, vocabulary=300, intermediate=128, seed=seed)
+    texts = [
+        "<calculator>",
+        "</calculator>",
+        "<result>",
+        "</result>",
+        "open",
+        " goal ",
+        "\nmove: ",
+        "a wall\nmove: ",
+    ]
+    start = tiny.create(
+        folder / "start", texts=texts * 8, vocabulary=300, intermediate=128, seed=seed
+    )
     return run(
         {
             "algorithm": "sft",
             "seed": seed,
             "model": {"policy": str(start)},
             "data": {"train": str(data), "batch_size": 32, "max_tokens": 256},
-            "update": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 5, "tokens_per_microbatch": 8192},
+            "update": {
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup_steps": 5,
+                "tokens_per_microbatch": 8192,
+            },
             "run": {"steps": steps or study.sft_steps, "save_every": 1000},
         },
         folder / "sft",
@@ -153,8 +189,13 @@ def begin(study: Study, folder: Path, seed: int, *, steps: int | None = None) ->
 
 
 def learn(study: Study, sft: Path, folder: Path, seed: int, *, steps: int | None = None) -> Path:
-    rows = [{"prompt": each.messages[0].content, "answer": each.answer} for each in prompts(study, "train", 2048, seed)]
-    data = write(folder / "prompts.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows])
+    rows = [
+        {"prompt": each.messages[0].content, "answer": each.answer}
+        for each in prompts(study, "train", 2048, seed)
+    ]
+    data = write(
+        folder / "prompts.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows]
+    )
     return run(
         {
             "algorithm": "rlvr",
@@ -182,9 +223,21 @@ def run(config: dict[str, Any], folder: Path) -> Path:
 
 def solved(study: Study, model: Path, folder: Path, seed: int, count: int = 200) -> float:
     """Share of held-out problems that sampled turns solve, as `ascent evaluate` finds it."""
-    rows = [{"prompt": p.messages[0].content, "answer": p.answer} for p in prompts(study, "heldout", count, seed)]
-    data = write(folder / "heldout.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows])
-    found = evaluate(str(model), str(data), samples=1, max_new_tokens=study.max_new_tokens, seed=seed, env=study.env)
+    rows = [
+        {"prompt": p.messages[0].content, "answer": p.answer}
+        for p in prompts(study, "heldout", count, seed)
+    ]
+    data = write(
+        folder / "heldout.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows]
+    )
+    found = evaluate(
+        str(model),
+        str(data),
+        samples=1,
+        max_new_tokens=study.max_new_tokens,
+        seed=seed,
+        env=study.env,
+    )
     return found.metrics["mean@1/correct"].value
 
 

@@ -41,7 +41,9 @@ class Begun:
     task: str
     shown: Recipe
     vocabulary: int
-    attempts: bool = False  # imitate answers of mixed quality, where demonstrations leave nothing to be learnt
+    attempts: bool = (
+        False  # imitate answers of mixed quality, where demonstrations leave nothing to be learnt
+    )
 
 
 def begin(root: Path, begun: Begun, seed: int) -> Path:
@@ -55,22 +57,35 @@ def begin(root: Path, begun: Begun, seed: int) -> Path:
         data = f"{begun.task}:{begun.shown.records}"
         if begun.attempts:
             judged = task.unpaired("train", begun.shown.records, seed)
-            rows = [{"prompt": asked(each.prompt), "completion": each.answer[0].content} for each in judged]
+            rows = [
+                {"prompt": asked(each.prompt), "completion": each.answer[0].content}
+                for each in judged
+            ]
             data = str(write(folder / "attempts.jsonl", rows))
         limits = {"data": {"max_tokens": LONGEST}}
-        return trained("sft", begun.shown, data, folder / "start", folder / "sft", seed, more=limits)
+        return trained(
+            "sft", begun.shown, data, folder / "start", folder / "sft", seed, more=limits
+        )
 
 
 def scored(model: Path, task: str, max_new_tokens: int) -> Found:
     """Every part of drawn answers, ROUGE-L where answers are texts, and how many were cut off."""
-    found = evaluate(str(model), task, samples=SAMPLES, limit=PROMPTS, max_new_tokens=max_new_tokens)
+    found = evaluate(
+        str(model), task, samples=SAMPLES, limit=PROMPTS, max_new_tokens=max_new_tokens
+    )
     drawn = f"mean@{SAMPLES}/"
-    return {name.removeprefix(drawn): each.value for name, each in found.metrics.items() if name.startswith(drawn)}
+    return {
+        name.removeprefix(drawn): each.value
+        for name, each in found.metrics.items()
+        if name.startswith(drawn)
+    }
 
 
 def both(before: Found, after: Found) -> Found:
     ways = {"before": before, "after": after}
-    return {f"{when}_{name}": value for when, found in ways.items() for name, value in found.items()}
+    return {
+        f"{when}_{name}": value for when, found in ways.items() for name, value in found.items()
+    }
 
 
 # --- rewards of the task's own verifier ------------------------------------------------------------------------------
@@ -81,12 +96,16 @@ class Practised:
     begun: Begun
     row: str
     practice: Practice
-    weights: Mapping[str, float] = field(default_factory=dict)  # of the verifier's parts; being right alone if none
+    weights: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the verifier's parts; being right alone if none
 
 
 COUNTING = Begun("countdown", Recipe(600, 3e-3, 16384), vocabulary=400)
 TAGGING = Begun("tagged", Recipe(1200, 3e-3, 65536), vocabulary=400)
-_COUNTDOWN = Practice(learning_rate=8e-4, steps=120, sequences=256, task="countdown", max_new_tokens=16)
+_COUNTDOWN = Practice(
+    learning_rate=8e-4, steps=120, sequences=256, task="countdown", max_new_tokens=16
+)
 PARTS = {"correct": 1.0, "format": 0.5, "brief": 0.5}
 _TAGGED = Practice(steps=40, sequences=256, task="tagged", max_new_tokens=16)
 PRACTISED: dict[str, Practised] = {
@@ -103,11 +122,17 @@ def practised(root: Path, name: str, seed: int, *, shuffled: bool = False) -> Fo
     start = begin(root, study.begun, seed)
     recipe = recipe_of(study.row, study.practice, start, seed)
     weighted = {"weights": dict(study.weights)} if study.weights else {}
-    recipe["rewards"] = [{"use": f"{REWARDED}:shuffled"} if shuffled else {"use": "verifier", **weighted}]
-    recipe = merge_configs(recipe, {"update": {"schedule": "linear", "warmup_steps": study.practice.steps // 10}})
+    recipe["rewards"] = [
+        {"use": f"{REWARDED}:shuffled"} if shuffled else {"use": "verifier", **weighted}
+    ]
+    recipe = merge_configs(
+        recipe, {"update": {"schedule": "linear", "warmup_steps": study.practice.steps // 10}}
+    )
     folder = root / f"task-{name}-{seed}{'-shuffled' if shuffled else ''}"
     spent = quietly(recipe, folder)
-    before, after = (scored(each, study.begun.task, study.practice.max_new_tokens) for each in (start, folder))
+    before, after = (
+        scored(each, study.begun.task, study.practice.max_new_tokens) for each in (start, folder)
+    )
     return {**both(before, after), "training_cpu_seconds": spent}
 
 
@@ -144,25 +169,42 @@ def summarized(root: Path, seed: int, study: Summarized = DIGESTED) -> Found:
     limits = {"data": {"max_tokens": LONGEST, "evaluate": f"{name}@heldout:512"}}
     more = merge_configs(limits, {"run": {"evaluate_every": study.judge.steps}})
     pairs = f"{name}:{study.judge.records}"
-    judge = trained("reward_model", study.judge, pairs, start, root / f"task-{name}-judge-{seed}", seed, more=more)
+    judge = trained(
+        "reward_model",
+        study.judge,
+        pairs,
+        start,
+        root / f"task-{name}-judge-{seed}",
+        seed,
+        more=more,
+    )
     folder = root / f"task-{name}-rlhf-{seed}"
     recipe = {
         "algorithm": "rlhf",
         "seed": seed,
         "model": {"policy": str(start), "reward_model": str(judge)},
         "data": {"train": f"{name}:2048"},
-        "rollouts": {"prompts_per_step": study.prompts_per_step, "max_new_tokens": study.max_new_tokens},
+        "rollouts": {
+            "prompts_per_step": study.prompts_per_step,
+            "max_new_tokens": study.max_new_tokens,
+        },
         "cells": {"reward_shaping": {"kl_penalty": {"beta": study.beta}}},
         "update": {"learning_rate": study.learning_rate, "target_kl": 0.05},
         "run": {"steps": study.steps, "save_every": study.steps},
     }
     spent = quietly(recipe, folder)
     before, after = (
-        scored(each, name, study.max_new_tokens) | told(each, study, judge, start, seed) for each in (start, folder)
+        scored(each, name, study.max_new_tokens) | told(each, study, judge, start, seed)
+        for each in (start, folder)
     )
     agreement = read_run(judge).metrics[-1]["eval/preference/accuracy"]
     bayes = task.bayes_accuracy(task.pairs("heldout", 512), strength=4.0)
-    return {**both(before, after), "agreement": agreement, "bayes": bayes, "training_cpu_seconds": spent}
+    return {
+        **both(before, after),
+        "agreement": agreement,
+        "bayes": bayes,
+        "training_cpu_seconds": spent,
+    }
 
 
 def told(model: Path, study: Summarized, judge: Path, start: Path, seed: int) -> Found:
@@ -193,6 +235,10 @@ def iterated(root: Path, seed: int) -> Found:
     for number, each in enumerate(done, 1):
         assert each.comparison is not None
         after, before = each.comparison["scores"]
-        found |= {"truth_0": before, f"truth_{number}": after, f"win_{number}": each.comparison["win_rate"]["value"]}
+        found |= {
+            "truth_0": before,
+            f"truth_{number}": after,
+            f"win_{number}": each.comparison["win_rate"]["value"],
+        }
         found[f"win_low_{number}"] = each.comparison["win_rate"]["low"]
     return found

@@ -41,7 +41,10 @@ def even(rollout):
 
 
 def rows(first: int, last: int) -> list[dict[str, str]]:
-    return [{"prompt": f"{n}+1=", "completion": f"{n + 1}", "answer": f"{n + 1}"} for n in range(first, last)]
+    return [
+        {"prompt": f"{n}+1=", "completion": f"{n + 1}", "answer": f"{n + 1}"}
+        for n in range(first, last)
+    ]
 
 
 def write(name: str, records: list[dict[str, str]]) -> None:
@@ -49,7 +52,9 @@ def write(name: str, records: list[dict[str, str]]) -> None:
 
 
 def train(recipe: dict[str, Any] = RECIPE, into: str = "run", **changes: Any) -> ascent.Run:
-    return ascent.train(merge_configs(recipe, changes), run=into, progress=False, say=lambda line: None)
+    return ascent.train(
+        merge_configs(recipe, changes), run=into, progress=False, say=lambda line: None
+    )
 
 
 def rewind(step: int, run: str = "run") -> None:
@@ -77,7 +82,9 @@ def edit(changes: dict[str, Any]) -> None:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ascent.runs.folder.draw", lambda *_, **__: None)  # it takes longer than the training
+    monkeypatch.setattr(
+        "ascent.runs.folder.draw", lambda *_, **__: None
+    )  # it takes longer than the training
     write("train.jsonl", rows(0, 6))
     write("more.jsonl", rows(100, 104))
     Path("tokens.py").write_text(REWARD)
@@ -126,7 +133,9 @@ def test_other_prompts_are_refused_where_rollouts_of_the_old_ones_are_unfinished
     rewind(2)
     before = contents()
     write("train.jsonl", rows(100, 120))
-    with pytest.raises(ValueError, match=r"holds unfinished rollouts of its prompts.*put it back") as refused:
+    with pytest.raises(
+        ValueError, match=r"holds unfinished rollouts of its prompts.*put it back"
+    ) as refused:
         resume(accept_changes=True)
     assert "--accept-changes" not in str(refused.value)
     assert contents() == before
@@ -147,7 +156,10 @@ def damaged(name: str) -> None:
 PPO = {**GRPO, "algorithm": "ppo", "rollouts": {"prompts_per_step": 2, "max_new_tokens": 4}}
 REFUSALS: dict[str, tuple[Any, str]] = {
     "another seed": (lambda: of_another_run(seed=1), "seed was 1 and is 0"),
-    "other learners": (lambda: of_another_run(recipe=PPO), "the checkpoint's learners .* are not this run's"),
+    "other learners": (
+        lambda: of_another_run(recipe=PPO),
+        "the checkpoint's learners .* are not this run's",
+    ),
     "versions": (lambda: damaged("environment.json"), "environment.json is damaged"),
     "log": (lambda: damaged("samples.jsonl"), "samples.jsonl, line 2 is not JSON"),
     "steps": (lambda: edit({"run": {"steps": 1}}), "step 2 of 1.*raise run.steps"),
@@ -169,7 +181,11 @@ def test_a_resume_that_is_refused_writes_nothing(reason: str) -> None:
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("kind", ["sft", "grpo"])
 def test_a_relative_path_is_resumed_from_the_folder_of_the_start(
-    kind: str, there: bool, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    there: bool,
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     train(KINDS[kind])
     rewind(2)

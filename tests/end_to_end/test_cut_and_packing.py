@@ -38,7 +38,10 @@ def recipe(row: str, budget: int) -> dict[str, Any]:
 
 
 def trained(
-    row: str, folder: Path, budget: int = WHOLE, change: Callable[[Batches], Batches] = lambda batches: batches
+    row: str,
+    folder: Path,
+    budget: int = WHOLE,
+    change: Callable[[Batches], Batches] = lambda batches: batches,
 ) -> tuple[Tensor, Tensor, list[int]]:
     """All weights before and after, and how many micro-batches each step had."""
     parts = assemble(resolve(validate(recipe(row, budget))), folder)
@@ -83,7 +86,9 @@ def test_cut_and_packing_change_weights_by_rounding_only(
 
 def leaking(batches: Batches) -> Batches:
     """Every record sees those packed before it."""
-    return [{**batch, "segments": Segments.from_lengths([batch["segments"].total])} for batch in batches]
+    return [
+        {**batch, "segments": Segments.from_lengths([batch["segments"].total])} for batch in batches
+    ]
 
 
 def test_attention_across_records_would_be_seen(tmp_path: Path) -> None:

@@ -21,7 +21,16 @@ import pytest
 from ascent.checkpoints.resume import newest
 from ascent.runs.folder import read_run
 from tests.end_to_end import crashing
-from tests.end_to_end.crashing import EPOCH, STEPS, differences, digest, finish, outcome, recipe, said
+from tests.end_to_end.crashing import (
+    EPOCH,
+    STEPS,
+    differences,
+    digest,
+    finish,
+    outcome,
+    recipe,
+    said,
+)
 
 pytestmark = pytest.mark.slow
 ROWS = ("sft", "reward_model", "dpo")
@@ -46,7 +55,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Und
             assert crashing.ended(child) == 0, said(folder)
             known[row] = Undisturbed(outcome(folder), time.monotonic() - began)
             # A run that learns nothing would end alike whatever was lost.
-            assert sum(line.get("optim/grad_norm", 0) > 0 for line in known[row].outcome["metrics"]) > STEPS / 2
+            assert (
+                sum(line.get("optim/grad_norm", 0) > 0 for line in known[row].outcome["metrics"])
+                > STEPS / 2
+            )
         return known[row]
 
     return of
@@ -62,11 +74,19 @@ def ends_alike(folder: Path, expected: Undisturbed) -> None:
 def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed: Any) -> None:
     """Step 4 is in the second epoch. Two wrecks of the same content are one: resuming sees nothing but the content."""
     folder, wrecks = tmp_path / "run", tmp_path / "wrecks"
-    assert finish(folder, recipe(row, keep=1), crashing.kill_at_every_change, 4, wrecks) == 0, said(folder)
+    assert finish(folder, recipe(row, keep=1), crashing.kill_at_every_change, 4, wrecks) == 0, said(
+        folder
+    )
     kills = re.findall(r"killed at (\d+): (\S+) (\S+)", said(folder))
     assert [int(number) for number, _, _ in kills] == list(range(1, len(kills) + 1))
-    announced = [(kind, name) for _, kind, name in kills if kind in ("write", "fsync", "rename", "remove")]
-    assert {name for kind, name in announced if kind == "write"} >= {"model", "optimizer.safetensors", "state.json"}
+    announced = [
+        (kind, name) for _, kind, name in kills if kind in ("write", "fsync", "rename", "remove")
+    ]
+    assert {name for kind, name in announced if kind == "write"} >= {
+        "model",
+        "optimizer.safetensors",
+        "state.json",
+    }
     assert {name for kind, name in announced if kind == "fsync"} >= {
         "model.safetensors",
         "manifest.json",
@@ -74,7 +94,9 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
     }
     assert (("write", "critic") in announced) == (row == "rlhf")
     assert ("rename", "4") in announced and len(announced) >= 18
-    assert ("open", "config.json") in [(kind, name) for _, kind, name in kills]  # inside the model's own writing
+    assert ("open", "config.json") in [
+        (kind, name) for _, kind, name in kills
+    ]  # inside the model's own writing
     distinct = {digest(wrecks / number): wrecks / number for number, _, _ in kills}
     starts = set()
     for wreck in distinct.values():
@@ -83,7 +105,9 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         starts.add(found.step)
         ends_alike(wreck, undisturbed(row))
     assert starts == {2, 4}
-    print(f"{row}: {len(kills)} kills, {len(announced)} of them announced, {len(distinct)} distinct wrecks")
+    print(
+        f"{row}: {len(kills)} kills, {len(announced)} of them announced, {len(distinct)} distinct wrecks"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +138,9 @@ def test_killed_at_every_change_of_a_save(row: str, tmp_path: Path, undisturbed:
         pytest.param("dpo", 20, marks=pytest.mark.learning),
     ],
 )
-def test_killed_at_random_instants(row: str, instants: int, tmp_path: Path, undisturbed: Any) -> None:
+def test_killed_at_random_instants(
+    row: str, instants: int, tmp_path: Path, undisturbed: Any
+) -> None:
     """Spread evenly over the steps, each a random time after its step began.
 
     A run is killed at most once in each step. What was killed is resumed and killed again; until then it has to log
@@ -125,7 +151,13 @@ def test_killed_at_random_instants(row: str, instants: int, tmp_path: Path, undi
     for first in range(runs):
         folder = tmp_path / str(first)
         for starts, number in enumerate(range(first, instants, runs), start=1):
-            kill_at(folder, row, starts, number * STEPS // instants, rng.random() * 1.5 * expected.seconds / STEPS)
+            kill_at(
+                folder,
+                row,
+                starts,
+                number * STEPS // instants,
+                rng.random() * 1.5 * expected.seconds / STEPS,
+            )
             logged = crashing.history(folder)
             steps.append(len(logged))
             assert logged == expected.outcome["metrics"][: len(logged)], said(folder)
@@ -175,7 +207,11 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {"flipped": flip, "truncated": truncate, "missing": Path.unlink}
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flip,
+    "truncated": truncate,
+    "missing": Path.unlink,
+}
 HARMS = {
     "sft": [(damage, piece) for damage in DAMAGES for piece in PIECES],
     "reward_model": [("flipped", PIECES[0]), ("truncated", PIECES[2])],
@@ -184,9 +220,13 @@ HARMS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(row: str, tmp_path: Path, undisturbed: Any) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    row: str, tmp_path: Path, undisturbed: Any
+) -> None:
     origin = tmp_path / "origin"
-    assert finish(origin, recipe(row), crashing.full_disk, 6, "write", "model") == 1  # leaves steps 2 and 4
+    assert (
+        finish(origin, recipe(row), crashing.full_disk, 6, "write", "model") == 1
+    )  # leaves steps 2 and 4
     for damage, piece in HARMS[row]:
         folder = tmp_path / f"{damage}-{Path(piece).name}"
         shutil.copytree(origin, folder)
@@ -199,19 +239,28 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(row: str, tmp_
 
 
 FULL_AT = {
-    "sft": [("write", "model"), ("write", "optimizer.safetensors"), ("fsync", "state.json"), ("rename", "4")],
+    "sft": [
+        ("write", "model"),
+        ("write", "optimizer.safetensors"),
+        ("fsync", "state.json"),
+        ("rename", "4"),
+    ],
     "reward_model": [("write", "manifest.json")],
     "dpo": [("write", "optimizer.safetensors")],
 }
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_full_disk_is_a_clear_error_and_costs_nothing(row: str, tmp_path: Path, undisturbed: Any) -> None:
+def test_a_full_disk_is_a_clear_error_and_costs_nothing(
+    row: str, tmp_path: Path, undisturbed: Any
+) -> None:
     for kind, name in FULL_AT[row]:
         folder = tmp_path / f"{kind}-{name}"
         assert finish(folder, recipe(row), crashing.full_disk, 4, kind, name) == 1
         last = said(folder).rstrip().splitlines()[-1]
-        assert "CheckpointError: the checkpoint of step 4 could not be written" in last, said(folder)
+        assert "CheckpointError: the checkpoint of step 4 could not be written" in last, said(
+            folder
+        )
         assert "No space left on device" in last and "Free some space" in last
         assert [path.name for path in (folder / "checkpoints").iterdir()] == ["2"]
         ends_alike(folder, undisturbed(row))
@@ -236,7 +285,9 @@ def test_sigterm_finishes_the_step_and_saves(row: str, tmp_path: Path, undisturb
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_killed_between_the_last_save_and_the_end(row: str, tmp_path: Path, undisturbed: Any) -> None:
+def test_killed_between_the_last_save_and_the_end(
+    row: str, tmp_path: Path, undisturbed: Any
+) -> None:
     """Nothing is left to train, but the run has not ended; resuming ends it, and then there is nothing to resume."""
     folder = tmp_path / "run"
     assert finish(folder, recipe(row), crashing.kill_after, STEPS) == -signal.SIGKILL, said(folder)
@@ -252,7 +303,10 @@ def test_killed_while_it_is_being_built(tmp_path: Path, undisturbed: Any) -> Non
     built = 0
     for number in range(1, 100):
         folder = tmp_path / str(number)
-        assert finish(folder, recipe("dpo"), crashing.kill_at_change, number, folder) == -signal.SIGKILL, said(folder)
+        assert (
+            finish(folder, recipe("dpo"), crashing.kill_at_change, number, folder)
+            == -signal.SIGKILL
+        ), said(folder)
         if (folder / "config.yaml").exists():
             built = number
             ends_alike(folder, undisturbed("dpo"))
@@ -264,13 +318,17 @@ def test_killed_while_it_is_being_built(tmp_path: Path, undisturbed: Any) -> Non
     assert built > 10
 
 
-def test_a_second_process_is_refused_and_the_first_unharmed(tmp_path: Path, undisturbed: Any) -> None:
+def test_a_second_process_is_refused_and_the_first_unharmed(
+    tmp_path: Path, undisturbed: Any
+) -> None:
     folder, second, go = tmp_path / "run", tmp_path / "second.log", tmp_path / "go"
     child = crashing.start(folder, recipe("sft"), crashing.wait_before, 4, go)
     crashing.wait_for((tmp_path / "waiting").exists)
     before = digest(folder)
     assert finish(folder, None, crashing.log_to, second) == 1
-    assert f"FolderLockedError: {folder} is being written by process {child.pid}" in second.read_text()
+    assert (
+        f"FolderLockedError: {folder} is being written by process {child.pid}" in second.read_text()
+    )
     assert digest(folder) == before
     go.touch()
     assert crashing.ended(child) == 0, said(folder)

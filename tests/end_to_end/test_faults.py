@@ -22,9 +22,15 @@ from ascent.runs.folder import Run, read_run
 FAULTY = Path(__file__).with_name("faulty.py")
 EVEN = {"use": f"{Path(__file__).with_name('rewarded.py')}:even"}
 SETTINGS = {
-    "algorithm": "rlvr", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rollouts.prompts_per_step": 2,
-    "rollouts.group_size": 4, "rollouts.max_new_tokens": 5, "run.steps": 3, "run.save_every": 3,
-}  # fmt: skip
+    "algorithm": "rlvr",
+    "model.policy": "tiny:llama",
+    "data.train": "sort_digits:8",
+    "rollouts.prompts_per_step": 2,
+    "rollouts.group_size": 4,
+    "rollouts.max_new_tokens": 5,
+    "run.steps": 3,
+    "run.save_every": 3,
+}
 
 
 def faulty(name: str, **options: Any) -> dict[str, Any]:
@@ -32,7 +38,11 @@ def faulty(name: str, **options: Any) -> dict[str, Any]:
 
 
 def run(folder: Path, reward: dict[str, Any], said: list[str] | None = None, **more: Any) -> Run:
-    settings = {**SETTINGS, "rewards": [reward], **{key.replace("__", "."): value for key, value in more.items()}}
+    settings = {
+        **SETTINGS,
+        "rewards": [reward],
+        **{key.replace("__", "."): value for key, value in more.items()},
+    }
     try:
         train_plan(
             resolve(validate(nest_keys(settings))),
@@ -45,8 +55,12 @@ def run(folder: Path, reward: dict[str, Any], said: list[str] | None = None, **m
     return found
 
 
-@pytest.mark.parametrize(("name", "reason"), [("raises", "raised"), ("nan", "nan"), ("hangs", "timeout")])
-def test_now_and_then_unscored_is_counted_told_once_and_left_out(tmp_path: Path, name: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"), [("raises", "raised"), ("nan", "nan"), ("hangs", "timeout")]
+)
+def test_now_and_then_unscored_is_counted_told_once_and_left_out(
+    tmp_path: Path, name: str, reason: str
+) -> None:
     done = run(tmp_path / "run", faulty(name, timeout=0.5))
     assert done.state == "finished"
     first = done.metrics[0]
@@ -70,7 +84,9 @@ def test_now_and_then_unscored_is_counted_told_once_and_left_out(tmp_path: Path,
         ("always_raises", r"8 of 8 rollouts could not be scored \(8 always_raises: raised\)"),
     ],
 )
-def test_a_bug_in_a_reward_ends_the_run_with_its_name_and_place(tmp_path: Path, name: str, message: str) -> None:
+def test_a_bug_in_a_reward_ends_the_run_with_its_name_and_place(
+    tmp_path: Path, name: str, message: str
+) -> None:
     with pytest.raises(RewardFailed, match=message):
         run(tmp_path / "run", faulty(name))
     left = read_run(tmp_path / "run")
@@ -85,24 +101,33 @@ def test_a_bug_can_be_told_to_be_left_out(tmp_path: Path) -> None:
 
 def test_equal_rewards_train_nothing_and_end_the_run_after_twenty_steps(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=f"no group of {MAX_STEPS_WITHOUT_SIGNAL} steps in a row had scored answers of"
+        ValueError,
+        match=f"no group of {MAX_STEPS_WITHOUT_SIGNAL} steps in a row had scored answers of",
     ):
         run(tmp_path / "run", faulty("equal"), run__steps=30)
     left = read_run(tmp_path / "run")
     assert left.state == "failed" and len(left.metrics) == MAX_STEPS_WITHOUT_SIGNAL - 1
     assert all(line["optim/updates"] == 0 for line in left.metrics)
-    assert [(each["step"], each["name"]) for each in left.warnings if each["name"] == "zero_variance"] == [
-        (5, "zero_variance")
-    ]
+    assert [
+        (each["step"], each["name"]) for each in left.warnings if each["name"] == "zero_variance"
+    ] == [(5, "zero_variance")]
 
 
 def test_equal_rewards_without_a_filter_leave_the_weights_to_the_other_terms_and_are_warned_about(
     tmp_path: Path,
 ) -> None:
-    done = run(tmp_path / "run", faulty("equal"), algorithm="dr_grpo", run__steps=6, run__save_every=6,
-               update__learning_rate=0.01)  # fmt: skip
+    done = run(
+        tmp_path / "run",
+        faulty("equal"),
+        algorithm="dr_grpo",
+        run__steps=6,
+        run__save_every=6,
+        update__learning_rate=0.01,
+    )
     assert "zero_variance" in [each["name"] for each in done.warnings]
-    assert all(line["advantage/abs_max"] == 0 and line["optim/grad_norm"] == 0 for line in done.metrics)
+    assert all(
+        line["advantage/abs_max"] == 0 and line["optim/grad_norm"] == 0 for line in done.metrics
+    )
     before = load(tmp_path / "run/initial/llama").module.state_dict()
     after = load(tmp_path / "run/checkpoints/6/model").module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -137,8 +162,16 @@ def test_a_prompt_that_is_there_twice_is_two_groups_and_is_said(tmp_path: Path) 
     (tmp_path / "twice.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "held.jsonl").write_text(json.dumps(rows[0]) + "\n")
     said: list[str] = []
-    done = run(tmp_path / "run", EVEN, said, data__train=str(tmp_path / "twice.jsonl"), run__steps=1, run__save_every=1,
-               data__evaluate=str(tmp_path / "held.jsonl"), rollouts__prompts_per_step=4)  # fmt: skip
+    done = run(
+        tmp_path / "run",
+        EVEN,
+        said,
+        data__train=str(tmp_path / "twice.jsonl"),
+        run__steps=1,
+        run__save_every=1,
+        data__evaluate=str(tmp_path / "held.jsonl"),
+        rollouts__prompts_per_step=4,
+    )
     assert any(line.startswith("2 of 4 training prompts repeat another one") for line in said)
     assert any(line.startswith("1 of 1 held-out prompts are also trained on") for line in said)
     assert len({each["id"] for each in done.samples}) == 4  # four groups of four
@@ -146,9 +179,13 @@ def test_a_prompt_that_is_there_twice_is_two_groups_and_is_said(tmp_path: Path) 
     assert len(texts) == 12  # and every sample has noise of its own
 
 
-def test_a_reference_with_another_vocabulary_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_reference_with_another_vocabulary_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
     other = create(tmp_path / "other", special=["<extra>"])
-    with pytest.raises(ValueError, match="the reference has a tokenizer of 259 tokens, the policy one of 258"):
+    with pytest.raises(
+        ValueError, match="the reference has a tokenizer of 259 tokens, the policy one of 258"
+    ):
         run(tmp_path / "run", EVEN, algorithm="grpo", model__reference=str(other))
     assert not (tmp_path / "run").exists()
 
@@ -160,18 +197,34 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_policy_that_never_ends_is_scored_and_warned_about(tmp_path: Path, endless: str) -> None:
-    done = run(tmp_path / "run", {"use": "length", "target": 1}, model__policy=endless, rollouts__max_new_tokens=1,
-               algorithm="dr_grpo")  # fmt: skip
+    done = run(
+        tmp_path / "run",
+        {"use": "length", "target": 1},
+        model__policy=endless,
+        rollouts__max_new_tokens=1,
+        algorithm="dr_grpo",
+    )
     assert done.state == "finished"
     assert [line["completion/truncated_frac"] for line in done.metrics] == [1.0, 1.0, 1.0]
     assert "truncation" in [each["name"] for each in done.warnings]
 
 
-def test_where_cut_answers_are_masked_and_all_are_cut_nothing_changes(tmp_path: Path, endless: str) -> None:
-    done = run(tmp_path / "run", EVEN, model__policy=endless, rollouts__max_new_tokens=1, algorithm="dr_grpo",
-               cells__filter={"not_truncated": {}}, update__learning_rate=0.01)  # fmt: skip
+def test_where_cut_answers_are_masked_and_all_are_cut_nothing_changes(
+    tmp_path: Path, endless: str
+) -> None:
+    done = run(
+        tmp_path / "run",
+        EVEN,
+        model__policy=endless,
+        rollouts__max_new_tokens=1,
+        algorithm="dr_grpo",
+        cells__filter={"not_truncated": {}},
+        update__learning_rate=0.01,
+    )
     assert done.state == "finished"
-    assert all(line["optim/updates"] == 0 and "optim/grad_norm" not in line for line in done.metrics)
+    assert all(
+        line["optim/updates"] == 0 and "optim/grad_norm" not in line for line in done.metrics
+    )
     assert all(each["advantages"] is None for each in done.samples)
     before = load(endless).module.state_dict()
     after = load(tmp_path / "run/checkpoints/3/model").module.state_dict()

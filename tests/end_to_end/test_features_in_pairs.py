@@ -28,9 +28,15 @@ from tests.setup.world import SMALL, create
 pytest.importorskip("peft")
 
 BASE: dict[str, Any] = {
-    "algorithm": "ppo", "data.train": "sort_digits:8", "rewards": [{"use": REWARD}], "run.steps": 2,
-    "rollouts.prompts_per_step": 4, "rollouts.max_new_tokens": 4, "update.learning_rate": 1e-2, "run.save_every": 1,
-}  # fmt: skip
+    "algorithm": "ppo",
+    "data.train": "sort_digits:8",
+    "rewards": [{"use": REWARD}],
+    "run.steps": 2,
+    "rollouts.prompts_per_step": 4,
+    "rollouts.max_new_tokens": 4,
+    "update.learning_rate": 1e-2,
+    "run.save_every": 1,
+}
 # Feature -> what it sets; "scored" stands for a reward model's folder. Refills need groups, so they come with a row.
 FEATURES: dict[str, dict[str, Any]] = {
     "lora": {"model.lora": 2},
@@ -38,17 +44,28 @@ FEATURES: dict[str, dict[str, Any]] = {
     "critic": {"model.critic": "separate", "update.critic_warmup_steps": 1},
     "reward model": {"model.reward_model": "scored", "rewards": []},
     "staleness": {"rollouts.max_staleness": 1},
-    "refills": {"algorithm": "rlvr", "rollouts.group_size": 2, "rollouts.dynamic_sampling_tries": 2},
+    "refills": {
+        "algorithm": "rlvr",
+        "rollouts.group_size": 2,
+        "rollouts.dynamic_sampling_tries": 2,
+    },
     "half": {"model.dtype": "bfloat16"},
     "best": {
-        "data.evaluate": "sort_digits@heldout:2", "run.evaluate_every": 1, "run.keep_best": 1,
+        "data.evaluate": "sort_digits@heldout:2",
+        "run.evaluate_every": 1,
+        "run.keep_best": 1,
         "run.best_metric": "reward/mean",
     },
     "kl_controller": {"cells.kl_controller": {"use": "ziegler_sequence", "horizon": 16}},
     "updates": {"update.epochs": 2, "update.minibatches": 2},
-}  # fmt: skip
+}
 # What cannot be combined: two critics; the row with refills has neither a critic nor KL.
-APART = {("head", "critic"), ("head", "refills"), ("critic", "refills"), ("refills", "kl_controller")}
+APART = {
+    ("head", "critic"),
+    ("head", "refills"),
+    ("critic", "refills"),
+    ("refills", "kl_controller"),
+}
 # Few runs, in which every pair that can be combined is.
 RUNS = [
     ("lora", "head", "reward model", "staleness", "half", "best", "kl_controller"),
@@ -62,7 +79,11 @@ RUNS = [
 
 def test_every_pair_is_in_a_run() -> None:
     pairs = {pair for pair in itertools.combinations(FEATURES, 2) if pair not in APART}
-    assert {pair for run in RUNS for pair in itertools.combinations(sorted(run, key=[*FEATURES].index), 2)} == pairs
+    assert {
+        pair
+        for run in RUNS
+        for pair in itertools.combinations(sorted(run, key=[*FEATURES].index), 2)
+    } == pairs
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +98,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_and_resumed_it_ends_in_the_same_bits_and_is_exported(
     features: tuple[str, ...], models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ascent.runs.folder.draw", lambda *_, **__: None)  # it takes longer than the training
+    monkeypatch.setattr(
+        "ascent.runs.folder.draw", lambda *_, **__: None
+    )  # it takes longer than the training
     settings = {**BASE, "model.policy": str(models / "policy")}
     for name in features:
         settings |= FEATURES[name]

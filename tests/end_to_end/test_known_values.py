@@ -38,9 +38,15 @@ def source_of(
     model: LanguageModel, policy: Any, critic: Any, row: Any = PPO, plan: RolloutConfig = PLAN
 ) -> RolloutSource:
     return RolloutSource(
-        small_world.asked(), small_world.engine(model), small_world.scored, Models(policy, None, critic, True), row,
-        plan, small_world.settings(), decode=small_world.text,
-    )  # fmt: skip
+        small_world.asked(),
+        small_world.engine(model),
+        small_world.scored,
+        Models(policy, None, critic, True),
+        row,
+        plan,
+        small_world.settings(),
+        decode=small_world.text,
+    )
 
 
 def learner_of(model: Any) -> LocalLearner:
@@ -57,7 +63,10 @@ def test_a_critic_finds_the_values_of_its_policy(kind: str, folder: Path) -> Non
     model = load(folder, head="both" if kind == "head" else "tokens")
     policy = learner_of(model)
     judged: Any = model
-    critic, objective = policy, replace(objective_of(PPO), weights={"policy": 0.0, "value_loss": 1.0})
+    critic, objective = (
+        policy,
+        replace(objective_of(PPO), weights={"policy": 0.0, "value_loss": 1.0}),
+    )
     if kind == "separate":
         judged = Critic(load(folder, head="scalar"))
         critic, objective = learner_of(judged), critic_objective(PPO)
@@ -70,7 +79,9 @@ def test_a_critic_finds_the_values_of_its_policy(kind: str, folder: Path) -> Non
             batches = source.more({})
         source.refresh({})
     explained, error = Truth(model).judged(judged)
-    print(f"{kind}: explained variance {before:.3f} -> {explained:.3f}, root mean square error {error:.4f}")
+    print(
+        f"{kind}: explained variance {before:.3f} -> {explained:.3f}, root mean square error {error:.4f}"
+    )
     assert before < 0.1
     assert explained > 0.8
     assert error < 0.1
@@ -81,7 +92,9 @@ def test_with_the_true_values_one_step_advantages_are_exact(folder: Path) -> Non
     model = load(folder)
     truth = Truth(model)
     row = replace(PPO, advantage=cell(returns.td), advantage_norm=cell(normalize.none))
-    source = source_of(model, learner_of(model), Oracle(truth), row, replace(PLAN, epochs=1, minibatches=1))
+    source = source_of(
+        model, learner_of(model), Oracle(truth), row, replace(PLAN, epochs=1, minibatches=1)
+    )
     seen = 0
     for batch in source.next(1):
         lengths = batch["segments"].lengths_B.tolist()
@@ -91,7 +104,10 @@ def test_with_the_true_values_one_step_advantages_are_exact(folder: Path) -> Non
             whole: Said = tuple(tokens_T.tolist())
             prompt = next(each for each in PROMPTS if whole[: len(each)] == each)
             said = whole[len(prompt) :]
-            exact = [truth.after(prompt, said[: n + 1]) - truth.values[prompt, said[:n]] for n in range(len(said))]
+            exact = [
+                truth.after(prompt, said[: n + 1]) - truth.values[prompt, said[:n]]
+                for n in range(len(said))
+            ]
             assert advantages_T[len(prompt) :].tolist() == pytest.approx(exact, abs=1e-6)
             seen += len(said)
     assert seen > 300
@@ -109,14 +125,18 @@ def test_with_the_true_values_gae_is_exact_on_average(folder: Path) -> None:
     batch |= Oracle(truth).infer(batch, frozenset({"values_T"}))
     ends_T = segments.last(batch["loss_mask_T"])
     rewards_T = torch.zeros(segments.total, dtype=torch.float64)
-    rewards_T[ends_T] = torch.tensor([small_world.worth(each) for each in said], dtype=torch.float64)
+    rewards_T[ends_T] = torch.tensor(
+        [small_world.worth(each) for each in said], dtype=torch.float64
+    )
     chances = [_chance(truth, prompt, each) for each in said]
     assert math.fsum(chances) == pytest.approx(1, abs=1e-5)
     for lam in (0.0, 0.5, 0.95, 1.0):
         found = returns.gae(rewards_T, batch["values_T"], batch["loss_mask_T"], segments, lam=lam)
         first = (segments.offsets[:-1] + len(prompt)).tolist()
         assert found.returns_T is not None
-        target = math.fsum(c * float(found.returns_T[place]) for c, place in zip(chances, first, strict=True))
+        target = math.fsum(
+            c * float(found.returns_T[place]) for c, place in zip(chances, first, strict=True)
+        )
         assert target == pytest.approx(truth.values[prompt, ()], abs=1e-5)
         for word in range(len(WORDS)):
             own = [n for n, each in enumerate(said) if each[0] == word]

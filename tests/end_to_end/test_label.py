@@ -33,7 +33,10 @@ def answers(count: int, first: int = 0) -> list[dict[str, Any]]:
     return [
         {
             "prompt": f"{COLORS[n % 8]} {n}?",
-            "responses": [f"{word} {COLORS[(n * 3) % 8]}" for word in (("yes", "no") if n % 2 else ("no", "yes"))],
+            "responses": [
+                f"{word} {COLORS[(n * 3) % 8]}"
+                for word in (("yes", "no") if n % 2 else ("no", "yes"))
+            ],
             "models": ["old", "new"],
         }
         for n in range(first, first + count)
@@ -60,7 +63,9 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self.words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            self.words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stderr is not None
         self.lines = []
         while not self.lines or "http://" not in self.lines[-1]:
@@ -95,7 +100,9 @@ def forget_refused(complaints: list[str]) -> None:
     complaints[:] = [each for each in complaints if "net::ERR_" not in each]
 
 
-def test_thirty_verdicts_of_two_annotators_and_a_killed_server(open_page: Any, serve: Any, tmp_path: Path) -> None:
+def test_thirty_verdicts_of_two_annotators_and_a_killed_server(
+    open_page: Any, serve: Any, tmp_path: Path
+) -> None:
     source, out = write(tmp_path / "answers.jsonl", answers(24)), tmp_path / "labels.jsonl"
     server = serve(str(source), "--out", str(out), "--overlap", "0.25", "--repeat", "0")
     assert "24 questions; 0 verdicts so far" in "".join(server.lines)
@@ -133,11 +140,16 @@ def test_thirty_verdicts_of_two_annotators_and_a_killed_server(open_page: Any, s
     assert "agreement of 2 annotators: 100.0% of 6, Cohen's kappa 1.000" in printed
 
     rows = read(out)
-    assert len(rows) == 30 and sorted(Counter(row["id"] for row in rows).values()) == [1] * 18 + [2] * 6
+    assert (
+        len(rows) == 30
+        and sorted(Counter(row["id"] for row in rows).values()) == [1] * 18 + [2] * 6
+    )
     assert all(row["chosen"].startswith("yes") for row in rows)
     for name in ("ann", "bob"):
         own = [row["models"][0] for row in rows if row["annotator"] == name]
-        assert abs(own.count("old") - own.count("new")) <= 1  # each model stands first as often as second
+        assert (
+            abs(own.count("old") - own.count("new")) <= 1
+        )  # each model stands first as often as second
     assert agreement_of_a_reward_model(out, tmp_path) == 1.0
     dpo = {
         "algorithm": "dpo",
@@ -181,12 +193,16 @@ def test_a_kill_between_the_write_and_the_reply_trains_on_nothing_twice(
     ann.page.wait_for_timeout(PAUSE)
     ann.press(prefer_yes(ann.texts()))
     server.process.communicate(timeout=60)
-    assert server.process.returncode == -signal.SIGKILL and len(read(out)) == 1  # durable, and never acknowledged
+    assert (
+        server.process.returncode == -signal.SIGKILL and len(read(out)) == 1
+    )  # durable, and never acknowledged
     ann.page.wait_for_selector("text=The server does not answer")
     server.start()
     ann.wait_for(1)  # sent again, and known
     assert len(read(out)) == 1
-    assert sorted(ann.texts()) == sorted(open_on_bobs_page)  # the new server does not know that Bob has it open
+    assert sorted(ann.texts()) == sorted(
+        open_on_bobs_page
+    )  # the new server does not know that Bob has it open
     ann.judge(prefer_yes(ann.texts()))
     bob.judge(prefer_yes(open_on_bobs_page))
     for each in (ann, bob):
@@ -194,9 +210,14 @@ def test_a_kill_between_the_write_and_the_reply_trains_on_nothing_twice(
     forget_refused(open_page.complaints)
     rows = read(out)
     assert len(rows) == 7 and Counter(row["id"] for row in rows).most_common(1)[0][1] == 2
-    assert Counter(row["id"] for row in rows if "set_aside" not in row) == Counter({row["id"]: 1 for row in rows})
+    assert Counter(row["id"] for row in rows if "set_aside" not in row) == Counter(
+        {row["id"]: 1 for row in rows}
+    )
     (second,) = [row for row in rows if "set_aside" in row]
-    assert (second["annotator"], second["set_aside"]) == ("bob", "judged by another annotator before")
+    assert (second["annotator"], second["set_aside"]) == (
+        "bob",
+        "judged by another annotator before",
+    )
     assert len(load(str(out), "pairs").records) == 6
 
 
@@ -207,12 +228,18 @@ def test_what_was_acknowledged_is_in_the_file_after_every_kill(serve: Any, tmp_p
     acknowledged: dict[str, list[str]] = {"ann": [], "bob": []}
 
     def judge(name: str) -> None:
-        with httpx.Client(base_url=server.url, headers={"origin": server.url.rstrip("/")}) as client:
+        with httpx.Client(
+            base_url=server.url, headers={"origin": server.url.rstrip("/")}
+        ) as client:
             try:
                 state = client.get("/api/question", params={"annotator": name}).json()
                 while state["question"]:
                     prompt = state["question"]["messages"][0]["content"]
-                    sent = {"annotator": name, "ticket": state["question"]["ticket"], "verdict": "first"}
+                    sent = {
+                        "annotator": name,
+                        "ticket": state["question"]["ticket"],
+                        "verdict": "first",
+                    }
                     state = client.post("/api/judge", json=sent).json()
                     acknowledged[name].append(prompt)
             except httpx.TransportError:
@@ -228,24 +255,40 @@ def test_what_was_acknowledged_is_in_the_file_after_every_kill(serve: Any, tmp_p
                 each.result()
         server.process.communicate()
         written = Counter((row["annotator"], row["prompt"]) for row in jsonl.read(out).records)
-        asked = Counter((name, prompt) for name, prompts in acknowledged.items() for prompt in prompts)
+        asked = Counter(
+            (name, prompt) for name, prompts in acknowledged.items() for prompt in prompts
+        )
         assert asked <= written and set(written.values()) == {1}
-        assert (written - asked).total() <= 4  # written, and the reply was lost: at most one for each and each kill
+        assert (
+            written - asked
+        ).total() <= 4  # written, and the reply was lost: at most one for each and each kill
         server.start()
 
 
 def agreement_of_a_reward_model(labels: Path, folder: Path) -> float:
     """Trained on the verdicts, on how many new answers does it agree with the rule?"""
     recipe = {
-        "algorithm": "reward_model", "model.policy": "tiny:llama", "data.train": str(labels), "data.batch_size": 10,
-        "data.max_tokens": 64, "data.evaluate": None, "update.learning_rate": 3e-3, "run.steps": 20,
-    }  # fmt: skip
+        "algorithm": "reward_model",
+        "model.policy": "tiny:llama",
+        "data.train": str(labels),
+        "data.batch_size": 10,
+        "data.max_tokens": 64,
+        "data.evaluate": None,
+        "update.learning_rate": 3e-3,
+        "run.steps": 20,
+    }
     ascent.train(recipe, run=folder / "reward_model", say=lambda line: None)
     heldout = [
-        {"prompt": row["prompt"], "chosen": max(row["responses"]), "rejected": min(row["responses"])}
+        {
+            "prompt": row["prompt"],
+            "chosen": max(row["responses"]),
+            "rejected": min(row["responses"]),
+        }
         for row in answers(40, first=100)
     ]
-    scored = list(ascent.score(str(folder / "reward_model"), str(write(folder / "heldout.jsonl", heldout))))
+    scored = list(
+        ascent.score(str(folder / "reward_model"), str(write(folder / "heldout.jsonl", heldout)))
+    )
     return sum(each.scores[0] > each.scores[1] for each in scored) / len(scored)
 
 
@@ -266,10 +309,15 @@ def test_rankings_and_ratings_are_trained_on_as_pairs(tmp_path: Path, form: str)
         for wanted in ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 2}):
             shown = session.next("ann")
             assert shown is not None
-            numbers = [4 - wanted[each.text] if high else wanted[each.text] for each in shown.answers]
+            numbers = [
+                4 - wanted[each.text] if high else wanted[each.text] for each in shown.answers
+            ]
             session.judge("ann", session.ticket("ann", shown), word, numbers)
     pairs = load(str(tmp_path / "labels.jsonl"), "pairs")
-    made = Counter((p.prompt.messages[0].content, p.chosen[0].content, p.rejected[0].content) for p in pairs.records)
+    made = Counter(
+        (p.prompt.messages[0].content, p.chosen[0].content, p.rejected[0].content)
+        for p in pairs.records
+    )
     first = {("q0", "a", "b"), ("q0", "a", "c"), ("q0", "b", "c")}
     assert set(made) == first | {("q1", "a", "b"), ("q1", "a", "c")} and set(made.values()) == {1}
     assert pairs.report.notes == {"pairs of tied answers, which hold no preference": 1}

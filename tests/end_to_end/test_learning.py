@@ -115,6 +115,8 @@ def test_the_other_preference_losses_learn_too(root, algorithm):
 def test_dft_goes_on_from_where_sft_stopped(tmp_path):
     """Measured on seeds 0, 1, 2: .473 to .523, .531 to .582, .562 to .586 of 256 held-out problems."""
     sft = studies.supervised(SORT_DIGITS, Recipe(100, 3e-3, 6400), tmp_path, seed=1)
-    run = studies.trained("dft", Recipe(100, 1e-3, 6400), "sort_digits:6400", sft, tmp_path / "dft", 1)
+    run = studies.trained(
+        "dft", Recipe(100, 1e-3, 6400), "sort_digits:6400", sft, tmp_path / "dft", 1
+    )
     before, after = (studies.accuracy(SORT_DIGITS, each, count=256, seed=1) for each in (sft, run))
     assert after >= before + 0.02, (before, after)

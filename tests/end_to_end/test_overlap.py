@@ -30,19 +30,34 @@ REWARD = "def digits(rollout):\n    return sum(each.isdigit() for each in rollou
 def recipe(folder: Path, **more: Any) -> dict[str, Any]:
     (folder / "reward.py").write_text(REWARD)
     return {
-        "algorithm": "grpo", "model": "tiny:llama", "model.dtype": "float32", "data": "arithmetic:64",
-        "rewards": [{"use": f"{folder}/reward.py:digits"}], "rollouts.prompts_per_step": 3, "rollouts.group_size": 4,
-        "rollouts.max_new_tokens": 8, "update.learning_rate": 1e-3, "run.steps": 4, "run.save_every": 2, **more,
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "model": "tiny:llama",
+        "model.dtype": "float32",
+        "data": "arithmetic:64",
+        "rewards": [{"use": f"{folder}/reward.py:digits"}],
+        "rollouts.prompts_per_step": 3,
+        "rollouts.group_size": 4,
+        "rollouts.max_new_tokens": 8,
+        "update.learning_rate": 1e-3,
+        "run.steps": 4,
+        "run.save_every": 2,
+        **more,
+    }
 
 
 def run(folder: Path, name: str, **more: Any) -> tuple[bytes, list[dict[str, float]]]:
-    done = ascent.train(recipe(folder, **more), run=folder / name, progress=False, say=lambda line: None)
+    done = ascent.train(
+        recipe(folder, **more), run=folder / name, progress=False, say=lambda line: None
+    )
     return weights_of(folder / name, 4), [each for each in done.metrics if each.get("step", 0) > 0]
 
 
 def timeless(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: each for name, each in metrics.items() if name != "timestamp" and not name.startswith("time/")}
+    return {
+        name: each
+        for name, each in metrics.items()
+        if name != "timestamp" and not name.startswith("time/")
+    }
 
 
 def quiet(line: str) -> None:
@@ -64,7 +79,10 @@ def test_overlap_changes_no_bit_in_process_or_on_servers(
         assert dict(timeless(one).items() ^ timeless(other).items()) == {}
     assert metrics[-1]["sampler/staleness"] == min(staleness, 3)
     monkeypatch.setenv("ASCENT_SERVER_KEY", KEY)
-    with served(tiny_folder(tmp_path / "served", seed=7)) as one, served(tmp_path / "served") as two:
+    with (
+        served(tiny_folder(tmp_path / "served", seed=7)) as one,
+        served(tmp_path / "served") as two,
+    ):
         servers = {"rollouts.engine": "remote", "rollouts.servers": [one.url, two.url]}
         assert run(tmp_path, "servers", **lag, **servers)[0] == expected
 
@@ -85,7 +103,9 @@ def test_a_run_with_overlap_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def overlapping(folder: Path, score: Any, staleness: int = 1) -> tuple[RolloutSource, Any]:
-    source, learner = make(folder, "grpo", replace(PLAN, max_staleness=staleness, overlap=True), score=score)
+    source, learner = make(
+        folder, "grpo", replace(PLAN, max_staleness=staleness, overlap=True), score=score
+    )
     source.sampler = CopiedPolicyEngine(learner.model, load(folder), {1}, max_model_len=64)
     return source, learner
 

@@ -31,31 +31,49 @@ PARTIAL = {
 AGAIN = f"{Path(__file__).with_name('rewarded.py')}:again"
 OVERLONG = {"max_length": 8, "cache": 2}
 PAIRS: dict[str, dict[str, Any]] = {
-    "critic": {"algorithm": "ppo", "model.critic": "separate", "rollouts.group_size": 1, "update.minibatches": 2},
-    "value head": {"algorithm": "ppo", "model.critic": "head", "rollouts.group_size": 1, "update.minibatches": 2},
+    "critic": {
+        "algorithm": "ppo",
+        "model.critic": "separate",
+        "rollouts.group_size": 1,
+        "update.minibatches": 2,
+    },
+    "value head": {
+        "algorithm": "ppo",
+        "model.critic": "head",
+        "rollouts.group_size": 1,
+        "update.minibatches": 2,
+    },
     "refills": {
-        "algorithm": "dapo", "rollouts.dynamic_sampling_tries": 2, "update.minibatches": 2,
+        "algorithm": "dapo",
+        "rollouts.dynamic_sampling_tries": 2,
+        "update.minibatches": 2,
         "cells.reward_shaping.soft_overlong": OVERLONG,
     },
     "lora": {"model.lora": 4},
     "evaluation": {"data.evaluate": "arithmetic@heldout:4", "run.evaluate_every": 1},
     "correction": {"cells.rollout_correction.use": "token_mask"},
     "environment": {
-        "env": {"use": AGAIN, "max_turns": 2, "max_tokens": 100}, "update.tokens_per_microbatch": 512,
+        "env": {"use": AGAIN, "max_turns": 2, "max_tokens": 100},
+        "update.tokens_per_microbatch": 512,
     },
-}  # fmt: skip
+}
 
 
 def producers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "producer"]
 
 
-def run(folder: Path, name: str, *, stop_at: int | None = None, **more: Any) -> list[dict[str, float]]:
+def run(
+    folder: Path, name: str, *, stop_at: int | None = None, **more: Any
+) -> list[dict[str, float]]:
     """Metrics of four steps; with `stop_at`, of a run that was stopped there and resumed."""
     ascent.train(
-        recipe(folder, **more), run=folder / name, progress=False, say=quiet,
+        recipe(folder, **more),
+        run=folder / name,
+        progress=False,
+        say=quiet,
         callbacks=[lambda step, metrics: step == stop_at],
-    )  # fmt: skip
+    )
     if stop_at is not None:
         assert read_run(folder / name).state == "stopped"
         ascent.resume(folder / name, progress=False, say=quiet)
@@ -64,7 +82,9 @@ def run(folder: Path, name: str, *, stop_at: int | None = None, **more: Any) -> 
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_overlap_changes_nothing(pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_changes_nothing(
+    pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(rl, "can_overlap", lambda plan, exact: False)
         plain = run(tmp_path, "plain", **LAG, **PAIRS[pair])
@@ -84,7 +104,9 @@ def test_partial_rollouts_go_on_after_a_stop(pair: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [LAG, PARTIAL], ids=["overlap", "partial"])
-def test_a_reward_that_raises_ends_the_run_with_its_error(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_a_reward_that_raises_ends_the_run_with_its_error(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     calls: list[int] = []
 
     def breaks(rollout: Any) -> float:
@@ -95,9 +117,11 @@ def test_a_reward_that_raises_ends_the_run_with_its_error(tmp_path: Path, more: 
 
     with pytest.raises(Exception, match="the judge is gone"):
         ascent.train(
-            {**recipe(tmp_path, **more), "rewards": [breaks], "run.steps": 20}, run=tmp_path / "run", progress=False,
+            {**recipe(tmp_path, **more), "rewards": [breaks], "run.steps": 20},
+            run=tmp_path / "run",
+            progress=False,
             say=quiet,
-        )  # fmt: skip
+        )
     assert producers() == []
     assert read_run(tmp_path / "run").state == "failed"
 
@@ -117,16 +141,22 @@ ascent.train({"algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "
 
 @wall_clock
 @pytest.mark.parametrize(("kind", "presses"), [("overlap", 1), ("partial", 1), ("overlap", 2)])
-def test_ctrl_c_ends_the_step_and_a_second_one_the_run(tmp_path: Path, kind: str, presses: int) -> None:
+def test_ctrl_c_ends_the_step_and_a_second_one_the_run(
+    tmp_path: Path, kind: str, presses: int
+) -> None:
     """The first one saves the step's checkpoint. The second does not wait for what the thread is doing."""
     folder, waits = tmp_path / "run", "0.1" if presses == 1 else "2"
     child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), kind, waits], stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", SCRIPT, str(folder), kind, waits],
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     try:
         deadline = time.monotonic() + 120
-        while not (folder / "metrics.jsonl").is_file() or not (folder / "metrics.jsonl").read_text():
+        while (
+            not (folder / "metrics.jsonl").is_file() or not (folder / "metrics.jsonl").read_text()
+        ):
             assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         for _ in range(presses):
@@ -150,7 +180,12 @@ def test_partial_rollouts_are_refused_where_they_cannot_wait(tmp_path: Path) -> 
         ({"model.dtype": "bfloat16"}, "cells.rollout_correction.use=token_truncate"),
     ):
         with pytest.raises(ValueError, match=said):
-            ascent.train(recipe(tmp_path, **{**PARTIAL, **more}), run=tmp_path / "refused", progress=False, say=quiet)
+            ascent.train(
+                recipe(tmp_path, **{**PARTIAL, **more}),
+                run=tmp_path / "refused",
+                progress=False,
+                say=quiet,
+            )
 
 
 def test_stale_rollouts_without_a_correction_are_warned_of(tmp_path: Path) -> None:

@@ -76,8 +76,12 @@ def test_nats_by_hand(tmp_path):
         (turn,) = each.turns
         tokens = torch.tensor([[*turn.observed, *turn.completion.tokens]])
         for model, sign in ((other, 1), (start, -1)):
-            logprobs = AutoModelForCausalLM.from_pretrained(model)(tokens).logits[0, :-1].log_softmax(-1)
-            sampled = logprobs[torch.arange(tokens.shape[1] - 1), tokens[0, 1:]][len(turn.observed) - 1 :]
+            logprobs = (
+                AutoModelForCausalLM.from_pretrained(model)(tokens).logits[0, :-1].log_softmax(-1)
+            )
+            sampled = logprobs[torch.arange(tokens.shape[1] - 1), tokens[0, 1:]][
+                len(turn.observed) - 1 :
+            ]
             wanted += sign * sampled.sum().item() / len(answers)
     assert preferring.nats(answers, start) == pytest.approx(wanted, abs=1e-4)
     assert preferring.nats(answers, other) == pytest.approx(0, abs=1e-4)
@@ -89,5 +93,9 @@ def test_loud_lists_prefer_right_then_calm():
     assert verify("3 5 7", "3 5 7!!!") == {"correct": 1.0, "calm": 0.0, "marks": 1.0}
     assert verify("3 5 7", "5 3 7")["correct"] == verify("3 5 7", "3 5 7!?")["correct"] == 0
     pairs = preferring.LOUD_LISTS.pairs("train", 400)
-    counted = [pair.chosen[0].content.count("!") - pair.rejected[0].content.count("!") for pair in pairs]
-    assert sum(gap > 0 for gap in counted) > 2 * sum(gap < 0 for gap in counted)  # whoever counts marks is mostly right
+    counted = [
+        pair.chosen[0].content.count("!") - pair.rejected[0].content.count("!") for pair in pairs
+    ]
+    assert sum(gap > 0 for gap in counted) > 2 * sum(
+        gap < 0 for gap in counted
+    )  # whoever counts marks is mostly right

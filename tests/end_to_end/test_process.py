@@ -39,7 +39,9 @@ def test_steps_that_a_coin_judged_teach_nothing(root: Path, start: Path) -> None
     coin = process.judge(root / "process-0", start, 0, coin=True)
     assert process.accuracy(coin) <= 0.65
     before = process.truth(root, start)
-    after = process.truth(root, process.practised(root / "process-0", "grpo_process", start, coin, 0))
+    after = process.truth(
+        root, process.practised(root / "process-0", "grpo_process", start, coin, 0)
+    )
     assert after["steps"] <= before["steps"] and after["correct"] <= 0.05, (before, after)
 
 
@@ -51,5 +53,11 @@ def test_on_other_seeds_too(root: Path, row: str, seed: int) -> None:
     start = process.begin(folder, seed)
     judges = [process.judge(folder, start, seed, coin=coin) for coin in (False, True)]
     before = process.truth(folder, start)
-    after, shuffled = (process.truth(folder, process.practised(folder, row, start, each, seed)) for each in judges)
-    assert after["steps"] >= MARKS[row] and shuffled["steps"] <= before["steps"], (before, after, shuffled)
+    after, shuffled = (
+        process.truth(folder, process.practised(folder, row, start, each, seed)) for each in judges
+    )
+    assert after["steps"] >= MARKS[row] and shuffled["steps"] <= before["steps"], (
+        before,
+        after,
+        shuffled,
+    )

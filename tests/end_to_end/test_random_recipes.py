@@ -35,7 +35,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "data.shuffle": (False,),
     "data.train_on": ("completion", "all"),
     "env": ({"use": f"{ranked.REWARDED}:again", "max_turns": 2, "max_tokens": 60},),
-    "rewards": tuple([{"use": f"{ranked.REWARDED}:{each}"}] for each in ("sometimes", "ended", "even", "shuffled")),
+    "rewards": tuple(
+        [{"use": f"{ranked.REWARDED}:{each}"}]
+        for each in ("sometimes", "ended", "even", "shuffled")
+    ),
     "rollouts.dynamic_sampling_tries": (1, 3),
     "rollouts.engine": ("hf",),
     "rollouts.group_size": (1, 2, 3),
@@ -63,10 +66,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 for slot, known in VOCABULARY.items():
     several = slot in MULTI_CELL_SLOTS
     named = tuple({name: {}} if several else {"use": name} for name in known)
-    OPTIONS[f"cells.{slot}"] = (*named, *({name: False} for name in known)) if several else (False, *named)
+    OPTIONS[f"cells.{slot}"] = (
+        (*named, *({name: False} for name in known)) if several else (False, *named)
+    )
 
 
-def drawn(seed: int, policy: Path, rows: Sequence[str] = tuple(TABLE)) -> tuple[Plan, dict[str, Any]]:
+def drawn(
+    seed: int, policy: Path, rows: Sequence[str] = tuple(TABLE)
+) -> tuple[Plan, dict[str, Any]]:
     """A plan, and what it sets at random. A key that the recipe so far refuses is left out."""
     coins = random.Random(seed)
     row = coins.choice(rows)
@@ -122,7 +129,9 @@ def all_but_few_train(seeds: range, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascent.runs.folder.draw", lambda *_, **__: None)  # it takes longer than the training
+    monkeypatch.setattr(
+        "ascent.runs.folder.draw", lambda *_, **__: None
+    )  # it takes longer than the training
 
 
 def test_some_recipes(tmp_path: Path) -> None:

@@ -38,7 +38,11 @@ PLACES: dict[str, tuple[Any, str, int]] = {
 FEATURES: dict[str, tuple[str, dict[str, Any], Layout]] = {
     "plain": ("grpo", {"update.minibatches": 2}, "auto"),
     "lora": ("grpo", {"update.minibatches": 2, "model.lora": 4}, "auto"),
-    "critic": ("ppo", {"update.epochs": 1, "update.minibatches": 1}, "auto"),  # both learners update
+    "critic": (
+        "ppo",
+        {"update.epochs": 1, "update.minibatches": 1},
+        "auto",
+    ),  # both learners update
     "refills": ("dapo", {"rollouts.dynamic_sampling_tries": 3}, "auto"),
     "sharded": ("grpo", {"update.minibatches": 2}, "sharded"),
 }
@@ -67,13 +71,20 @@ MORE = [(place, rank, name) for name in FEATURES for place in PLACES for rank in
 @wall_clock
 @pytest.mark.parametrize(
     ("place", "rank", "feature"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.learning) for case in MORE if case not in CASES)],
+    [
+        *CASES,
+        *(pytest.param(*case, marks=pytest.mark.learning) for case in MORE if case not in CASES),
+    ],
 )
-def test_what_breaks_on_one_rank_ends_all_and_is_said_once(place: str, rank: int, feature: str, tmp_path: Path) -> None:
+def test_what_breaks_on_one_rank_ends_all_and_is_said_once(
+    place: str, rank: int, feature: str, tmp_path: Path
+) -> None:
     row, changes, layout = FEATURES[feature]
     plan = plan_of(row, {"run.steps": 3, "run.save_every": 1, "run.evaluate_every": 1, **changes})
     began = time.monotonic()
-    group = Group(2, tmp_path / "log", break_and_train, place, rank, plan, tmp_path / "broken", layout)
+    group = Group(
+        2, tmp_path / "log", break_and_train, place, rank, plan, tmp_path / "broken", layout
+    )
     assert group.wait(90) == [1, 1], group.said()
     words = "no space left" if place == "saving" else f"RuntimeError: {place} broke"
     found = read_run(tmp_path / "broken/run")
@@ -86,7 +97,9 @@ def test_what_breaks_on_one_rank_ends_all_and_is_said_once(place: str, rank: int
 
     if (place, rank, feature) == CASES[0]:  # and it can be continued, to the same bits
         run_in_ranks(2, tmp_path / "log-again", resume_one, tmp_path / "broken/run", layout)
-        run_in_ranks(2, tmp_path / "log-whole", train_all, {"run": plan}, tmp_path / "whole", layout)
+        run_in_ranks(
+            2, tmp_path / "log-whole", train_all, {"run": plan}, tmp_path / "whole", layout
+        )
         files = [
             json.loads((tmp_path / name / "run/checkpoints/3/manifest.json").read_text())["files"]
             for name in ("broken", "whole")
@@ -95,7 +108,9 @@ def test_what_breaks_on_one_rank_ends_all_and_is_said_once(place: str, rank: int
 
 
 @wall_clock
-@pytest.mark.parametrize("layout", ["sharded", pytest.param("replicated", marks=pytest.mark.learning)])
+@pytest.mark.parametrize(
+    "layout", ["sharded", pytest.param("replicated", marks=pytest.mark.learning)]
+)
 def test_a_killed_rank_is_named_by_the_others(layout: Layout, tmp_path: Path) -> None:
     """In a divided model the others notice it inside a forward or backward pass."""
     run = tmp_path / "runs/run"

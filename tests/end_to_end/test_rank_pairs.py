@@ -46,10 +46,18 @@ SCORED = {"model.reward_model": "scored", "rewards": []}
 COMBINATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "lora, value head": ("ppo", {**LORA, **HEAD, **UPDATES}),
     "lora, critic, warmup": ("ppo", {**LORA, "update.critic_warmup_steps": 1}),
-    "lora, value head, recomputation, reward model": ("ppo", {**LORA, **HEAD, **RECOMPUTED, **SCORED}),
+    "lora, value head, recomputation, reward model": (
+        "ppo",
+        {**LORA, **HEAD, **RECOMPUTED, **SCORED},
+    ),
     "value head, auxiliary text": ("instructgpt", HEAD),
     "critic, bootstrap, stale": (
-        "ppo", {"rollouts.truncated_reward": "bootstrap", "cells.reward_shaping.eos_replace": False, **STALE},
+        "ppo",
+        {
+            "rollouts.truncated_reward": "bootstrap",
+            "cells.reward_shaping.eos_replace": False,
+            **STALE,
+        },
     ),
     "critic, KL controller, updates": (
         "ppo",
@@ -65,7 +73,8 @@ COMBINATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "turns, stale, best": ("grpo", {**TURNS, **STALE, **BEST}),
     "shared prefixes, recomputation, updates": ("grpo", {**RECOMPUTED, **UPDATES}),
     "best of group, filters, refills": (
-        "grpo_passk", {**REFILLS, "cells.filter.not_truncated": {}, "cells.filter.nonzero_variance": {}},
+        "grpo_passk",
+        {**REFILLS, "cells.filter.not_truncated": {}, "cells.filter.nonzero_variance": {}},
     ),
     "pairs of four, lora": ("online_dpo", {**LORA, "rollouts.group_size": 4}),
     "samples of the reference, lora": ("xpo", LORA),
@@ -73,24 +82,32 @@ COMBINATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "optimal values, lora": ("a2po", LORA),
     "greedy baseline, turns": ("remax", TURNS),
     "teacher, lora": ("rlsd", LORA),
-    "one prompt": ("grpo", {"rollouts.prompts_per_step": 1, "data.evaluate": "sort_digits@heldout:1"}),
+    "one prompt": (
+        "grpo",
+        {"rollouts.prompts_per_step": 1, "data.evaluate": "sort_digits@heldout:1"},
+    ),
     "early stopping, updates": ("grpo", {**UPDATES, "update.target_kl": 1e-4}),
     "reference KL limit": ("grpo", {"run.max_ref_kl": 1e-4}),
-    "experts, replay, updates": ("grpo", {"model.policy": "experts", "model.routing_replay": True, **UPDATES}),
+    "experts, replay, updates": (
+        "grpo",
+        {"model.policy": "experts", "model.routing_replay": True, **UPDATES},
+    ),
     "unscored, lora": ("grpo", {"rewards": [{"use": f"{REWARDED}:sometimes"}], **LORA}),
     "other engine, lora, value head": ("ppo", {"rollouts.engine": "hf", **LORA, **HEAD}),
     "one record": ("sft", {"data.batch_size": 1}),
     "mixed data, lora, recomputation": (
-        "sft", {"data.mix": [{"use": "running_sum:20", "share": 0.3}], **LORA, **RECOMPUTED},
+        "sft",
+        {"data.mix": [{"use": "running_sum:20", "share": 0.3}], **LORA, **RECOMPUTED},
     ),
     "unpaired, lora": ("kto", LORA),
     "running mean, recomputation": ("bco", RECOMPUTED),
     "pairs from a file, lora, best": ("dpo", {**LORA, "run.keep_best": 1}),
     "reward model, lora, best": (
-        "reward_model", {**LORA, "run.keep_best": 1, "run.best_metric": "preference/accuracy"},
+        "reward_model",
+        {**LORA, "run.keep_best": 1, "run.best_metric": "preference/accuracy"},
     ),
     "on-policy distillation, lora": ("gkd", LORA),
-}  # fmt: skip
+}
 LAYOUTS: tuple[Layout, ...] = ("replicated", "sharded")
 QUICK = "lora, value head, recomputation, reward model"
 
@@ -102,7 +119,9 @@ def plan_with(name: str, folder: Path) -> Plan:
         settings["model.policy"] = str(create_policy(folder / "policy"))
     settings |= changes
     if settings.get("model.policy") == "experts":
-        settings["model.policy"] = str(create(folder / "experts", family="qwen3_moe", hidden=32, layers=2, seed=0))
+        settings["model.policy"] = str(
+            create(folder / "experts", family="qwen3_moe", hidden=32, layers=2, seed=0)
+        )
     if "model.reward_model" in settings:
         load(create(folder / "trunk", seed=5), head="scalar", seed=9).save(folder / "scored")
         settings["model.reward_model"] = str(folder / "scored")
@@ -119,7 +138,9 @@ def train(plans: Mapping[str, Plan], folder: Path, layouts: Sequence[Layout] = L
     """By one process, and by two ranks in each layout."""
     run_in_ranks(1, folder / "log-1", train_all, plans, folder / "1", seconds=900)
     for layout in layouts:
-        run_in_ranks(2, folder / f"log-{layout}", train_all, plans, folder / layout, layout, seconds=900)
+        run_in_ranks(
+            2, folder / f"log-{layout}", train_all, plans, folder / layout, layout, seconds=900
+        )
     return folder
 
 
@@ -128,7 +149,9 @@ def last_step(run: Path) -> int:
     return max(int(each.name) for each in (run / "checkpoints").iterdir() if each.name.isdigit())
 
 
-def check_trained(plans: Mapping[str, Plan], folder: Path, layouts: Sequence[Layout] = LAYOUTS) -> None:
+def check_trained(
+    plans: Mapping[str, Plan], folder: Path, layouts: Sequence[Layout] = LAYOUTS
+) -> None:
     found: dict[tuple[str, str], list[str]] = {}
     for name, plan in plans.items():
         alone = folder / "1" / name
@@ -140,7 +163,9 @@ def check_trained(plans: Mapping[str, Plan], folder: Path, layouts: Sequence[Lay
     assert {case: each for case, each in found.items() if each} == {}
 
 
-def resume(plans: Mapping[str, Plan], saved: Path, to: Path, count: int, layout: Layout) -> list[str]:
+def resume(
+    plans: Mapping[str, Plan], saved: Path, to: Path, count: int, layout: Layout
+) -> list[str]:
     """Copies of runs, resumed after their first step; returns which they are."""
     names = [name for name in plans if last_step(saved / name) > 1]
     for name in names:
@@ -159,7 +184,10 @@ def check_resumed(plans: Mapping[str, Plan], folder: Path) -> None:
         last = last_step(exact / name)
         assert files_of(exact / name, last) == files_of(folder / "sharded" / name, last), name
     for name in resume(plans, folder / "replicated", other, 4, "sharded"):
-        assert weight_differences(folder / "1" / name, other / name, step=last_step(other / name)) == [], name
+        assert (
+            weight_differences(folder / "1" / name, other / name, step=last_step(other / name))
+            == []
+        ), name
 
 
 def test_a_combination_is_the_same_sharded_over_two_ranks(tmp_path: Path) -> None:
@@ -175,7 +203,9 @@ def every_combination(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
 
 
 @pytest.mark.learning
-def test_every_combination_is_the_same_on_two_ranks(every_combination: tuple[dict[str, Plan], Path]) -> None:
+def test_every_combination_is_the_same_on_two_ranks(
+    every_combination: tuple[dict[str, Plan], Path],
+) -> None:
     check_trained(*every_combination)
 
 

@@ -58,7 +58,9 @@ SHARDED: Layout = "sharded"
 def plans_of(rows: Sequence[str], folder: Path) -> dict[str, Plan]:
     """Of runs whose completions differ in length."""
     policy = {"model.policy": str(ranked.create_policy(folder / "policy"))}
-    return {row: plan_of(row, GRADIENT_DESCENT | (policy if TABLE[row].samples else {})) for row in rows}
+    return {
+        row: plan_of(row, GRADIENT_DESCENT | (policy if TABLE[row].samples else {})) for row in rows
+    }
 
 
 def compare_rows(plans: Mapping[str, Plan], alone: Path, several: Path) -> None:
@@ -69,7 +71,9 @@ def compare_rows(plans: Mapping[str, Plan], alone: Path, several: Path) -> None:
             assert tokens_of(alone / row) == tokens_of(several / row), row
 
 
-def train_and_compare(rows: Sequence[str], count: int, folder: Path, layout: Layout = "auto") -> None:
+def train_and_compare(
+    rows: Sequence[str], count: int, folder: Path, layout: Layout = "auto"
+) -> None:
     """Train every row alone and on `count` ranks."""
     plans = plans_of(rows, folder)
     run_in_ranks(1, folder / "log-1", train_all, plans, folder / "1")
@@ -95,7 +99,9 @@ def every_row(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Plan]
     folder = tmp_path_factory.mktemp("every_row")
     plans = plans_of([*TABLE], folder)
     run_in_ranks(1, folder / "log", train_all, plans, folder / "1", seconds=1500)
-    lengths = {len(each) for row in plans if TABLE[row].samples for each in tokens_of(folder / "1" / row)}
+    lengths = {
+        len(each) for row in plans if TABLE[row].samples for each in tokens_of(folder / "1" / row)
+    }
     assert len(lengths) > 3, lengths
     return plans, folder / "1"
 
@@ -116,7 +122,9 @@ def test_every_row_is_the_same_on_any_number_of_ranks(
 def test_twenty_steps_of_grpo_sample_the_same_tokens(count: int, tmp_path: Path) -> None:
     plan = plan_of("grpo", {"run.steps": 20, "run.save_every": 20, "run.evaluate_every": 20})
     for number in (1, count):
-        run_in_ranks(number, tmp_path / f"log-{number}", train_all, {"grpo": plan}, tmp_path / str(number))
+        run_in_ranks(
+            number, tmp_path / f"log-{number}", train_all, {"grpo": plan}, tmp_path / str(number)
+        )
     one, other = tmp_path / "1/grpo", tmp_path / str(count) / "grpo"
     assert tokens_of(one) == tokens_of(other)
     assert weight_differences(one, other, step=20, tolerance=1e-5) == []
@@ -156,9 +164,15 @@ FEATURES: dict[str, tuple[str, dict[str, Any], Layout]] = {
 
 @pytest.mark.parametrize(
     ("feature", "kills"),
-    [("ppo", 2), ("sharded", 1), *(pytest.param(name, 4, marks=pytest.mark.learning) for name in FEATURES)],
+    [
+        ("ppo", 2),
+        ("sharded", 1),
+        *(pytest.param(name, 4, marks=pytest.mark.learning) for name in FEATURES),
+    ],
 )
-def test_killed_at_random_instants_it_ends_in_the_same_bits(feature: str, kills: int, tmp_path: Path) -> None:
+def test_killed_at_random_instants_it_ends_in_the_same_bits(
+    feature: str, kills: int, tmp_path: Path
+) -> None:
     row, changes, layout = FEATURES[feature]
     plan = plan_of(row, {"run.steps": 6, "run.save_every": 2, "run.evaluate_every": 3, **changes})
     run_in_ranks(2, tmp_path / "log", train_all, {"run": plan}, tmp_path / "undisturbed", layout)
@@ -191,12 +205,22 @@ def test_killed_at_random_instants_it_ends_in_the_same_bits(feature: str, kills:
         ),
     ],
 )
-def test_another_number_of_ranks_continues(before: int, after: int, feature: str, tmp_path: Path) -> None:
+def test_another_number_of_ranks_continues(
+    before: int, after: int, feature: str, tmp_path: Path
+) -> None:
     """The weights as loaded are equal bit for bit, which the state's fingerprints hold, and ten steps later close."""
     row, changes, layout = FEATURES[feature]
     steps = 12
-    settings = {"run.save_every": 2, "run.evaluate_every": 4, "run.keep": 9, "update.learning_rate": 1e-4}
-    settings |= {"update.adam_eps": 3e-5, **changes}  # a smaller one amplifies the rounding of tiny gradients
+    settings = {
+        "run.save_every": 2,
+        "run.evaluate_every": 4,
+        "run.keep": 9,
+        "update.learning_rate": 1e-4,
+    }
+    settings |= {
+        "update.adam_eps": 3e-5,
+        **changes,
+    }  # a smaller one amplifies the rounding of tiny gradients
     plan = plan_of(row, {"run.steps": steps, **settings})
     whole, other = tmp_path / "a/run", tmp_path / "b/run"
     run_in_ranks(before, tmp_path / "log-a", train_all, {"run": plan}, whole.parent, layout)
@@ -229,7 +253,10 @@ def test_a_signal_on_any_rank_saves_and_stops_all(tmp_path: Path) -> None:
 def test_servers_sample_for_all_ranks(staleness: int, tmp_path: Path) -> None:
     """Rank 0 starts one for the run. With stale rollouts nothing overlaps, which changes no result."""
     changes = {"run.steps": 3, "rollouts.max_staleness": staleness}
-    plans = {engine: plan_of("grpo", {**changes, "rollouts.engine": engine}) for engine in ("native", "remote")}
+    plans = {
+        engine: plan_of("grpo", {**changes, "rollouts.engine": engine})
+        for engine in ("native", "remote")
+    }
     run_in_ranks(2, tmp_path / "log", train_all, plans, tmp_path)
     native, remote = (outcome(tmp_path / engine, 3) for engine in plans)
     assert native["files"]["model/model.safetensors"] == remote["files"]["model/model.safetensors"]
@@ -239,7 +266,9 @@ def test_servers_sample_for_all_ranks(staleness: int, tmp_path: Path) -> None:
 
 def test_an_environment_with_servers_is_refused_on_several_ranks(tmp_path: Path) -> None:
     env = {"use": f"{ranked.REWARDED}:again", "max_turns": 2}
-    plan = plan_of("grpo", {"rollouts.engine": "remote", "env": env, "update.tokens_per_microbatch": 512})
+    plan = plan_of(
+        "grpo", {"rollouts.engine": "remote", "env": env, "update.tokens_per_microbatch": 512}
+    )
     group = Group(2, tmp_path / "log", train_all, {"run": plan}, tmp_path / "runs")
     assert group.wait(90) == [1, 1]
     assert "2 ranks with rollouts.engine=remote and an environment" in group.said()

@@ -33,10 +33,15 @@ from tests.setup.runs import weights_of
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)"
+    ),
 ]
 MINUTES = 60.0
-OTHERS = {"RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}  # a cluster of its own, whatever runs on this machine
+OTHERS = {
+    "RAY_ADDRESS": "local",
+    "OMP_NUM_THREADS": "1",
+}  # a cluster of its own, whatever runs on this machine
 
 
 @pytest.fixture
@@ -56,9 +61,13 @@ def start(
     key, _, value = mark.partition("=")
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "ascent", *words], cwd=folder, start_new_session=True, stdout=log,
-            stderr=subprocess.STDOUT, env=os.environ | OTHERS | {key: value, "RAY_ADDRESS": address},
-        )  # fmt: skip
+            [sys.executable, "-m", "ascent", *words],
+            cwd=folder,
+            start_new_session=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | OTHERS | {key: value, "RAY_ADDRESS": address},
+        )
 
 
 def finish(driver: subprocess.Popen[bytes], folder: Path, name: str) -> str:
@@ -73,7 +82,9 @@ def processes_with(mark: str) -> list[int]:
     found = []
     for each in Path("/proc").iterdir():
         try:
-            if each.name.isdecimal() and mark.encode() in (each / "environ").read_bytes().split(b"\0"):
+            if each.name.isdecimal() and mark.encode() in (each / "environ").read_bytes().split(
+                b"\0"
+            ):
                 found.append(int(each.name))
         except OSError:  # it has ended, or is not ours
             continue
@@ -108,7 +119,9 @@ def steps_of(run: Path) -> int:
 
 
 def want_samplers(folder: Path, count: int) -> None:
-    subprocess.run([sys.executable, "-m", "ascent", "samplers", "ray", str(count)], cwd=folder, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "ascent", "samplers", "ray", str(count)], cwd=folder, check=True
+    )
 
 
 def test_two_samplers_learn_and_a_killed_one_changes_nothing(tmp_path: Path, marked: str) -> None:
@@ -116,7 +129,10 @@ def test_two_samplers_learn_and_a_killed_one_changes_nothing(tmp_path: Path, mar
     finish(start(tmp_path, marked, "native", **keys), tmp_path, "native")
     driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "2", **keys)
     run = tmp_path / "ray"
-    wait_for(lambda: driver.poll() is not None or (steps_of(run) >= 2 and len(urls_of(run)) == 2), 4 * MINUTES)
+    wait_for(
+        lambda: driver.poll() is not None or (steps_of(run) >= 2 and len(urls_of(run)) == 2),
+        4 * MINUTES,
+    )
     first = sorted(samplers_of(marked))
     assert len(first) == 2
     os.kill(first[0], signal.SIGKILL)
@@ -133,10 +149,14 @@ def test_killing_the_driver_leaves_no_process(tmp_path: Path, marked: str) -> No
     driver = start(tmp_path, marked, "ray", *options, **{"run.steps": 100_000})
     wait_for(lambda: driver.poll() is not None or steps_of(tmp_path / "ray") >= 2, 4 * MINUTES)
     # Ray's, two ranks, a sampler, a reward worker, their actors
-    assert driver.poll() is None and len(processes_with(marked)) > 10, (tmp_path / "ray.log").read_text()
+    assert driver.poll() is None and len(processes_with(marked)) > 10, (
+        tmp_path / "ray.log"
+    ).read_text()
     driver.kill()
     driver.wait()
-    wait_for(lambda: not processes_with(marked), 4 * MINUTES)  # two agents of Ray look for its head for a minute
+    wait_for(
+        lambda: not processes_with(marked), 4 * MINUTES
+    )  # two agents of Ray look for its head for a minute
 
 
 GATED = """
@@ -156,8 +176,10 @@ def test_two_ranks_with_samplers_whose_number_changes(tmp_path: Path, marked: st
     """The reward waits for the test, so that steps are sampled by one, by two and again by one, on any machine."""
     (tmp_path / "gated.py").write_text(GATED)
     keys: dict[str, Any] = {
-        "run.steps": 8, "run.save_every": 8, "rewards": [{"use": f"{tmp_path}/gated.py:digits", "timeout": 600}],
-    }  # fmt: skip
+        "run.steps": 8,
+        "run.save_every": 8,
+        "rewards": [{"use": f"{tmp_path}/gated.py:digits", "timeout": 600}],
+    }
     gates = [tmp_path / "two", tmp_path / "one"]
     for each in gates:
         each.touch()
@@ -166,7 +188,9 @@ def test_two_ranks_with_samplers_whose_number_changes(tmp_path: Path, marked: st
         each.unlink()
     driver = start(tmp_path, marked, "ray", "--ray", "--samplers", "1", "--processes", "2", **keys)
     run = tmp_path / "ray"
-    wait_for(lambda: driver.poll() is not None or (steps_of(run) and len(urls_of(run)) == 1), 4 * MINUTES)
+    wait_for(
+        lambda: driver.poll() is not None or (steps_of(run) and len(urls_of(run)) == 1), 4 * MINUTES
+    )
     want_samplers(tmp_path, 2)
     wait_for(lambda: driver.poll() is not None or len(urls_of(run)) == 2, 4 * MINUTES)
     gates[0].touch()
@@ -192,7 +216,9 @@ def test_ctrl_c_saves_and_the_run_is_resumed_without_ray(tmp_path: Path, marked:
     assert weights_of(tmp_path / "ray", 8) == weights_of(tmp_path / "native", 8)
 
 
-def test_what_has_no_room_on_the_cluster_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_room_on_the_cluster_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One CPU, and two reward workers with one each."""
     import ray
 
@@ -200,25 +226,41 @@ def test_what_has_no_room_on_the_cluster_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     files, said = RewardWorkerFiles(tmp_path, "launch"), list[str]()
     files.want({"length": {"use": "length", "options": {"target": 8}}})
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+    )
     try:
         cluster = Cluster(RayOptions(cpus=1), local=True, say=said.append)
         room = partial(cluster.describe_room, "--reward-workers", gpus=False)
         pool = ServerPool(
             "reward worker",
-            lambda number: cluster.start_reward_worker(str(files.wanted_file), "k", str(tmp_path / "log"), {}),
-            said.append, room,
-        )  # fmt: skip
+            lambda number: cluster.start_reward_worker(
+                str(files.wanted_file), "k", str(tmp_path / "log"), {}
+            ),
+            said.append,
+            room,
+        )
         wait_for(lambda: pool.update(2).urls, 2 * MINUTES)
         monkeypatch.setattr(pool, "_notes", progress.WaitingNotes(said.append))
         wait_for(lambda: pool.update(2) and "no room" in said[-1], MINUTES)
         pool.close()
         has = r"each asks for 1 CPU; the cluster has 1 CPU \(0 free\) on 1 node; wait for other runs, add a node "
         fix = r"\(ray start --address HEAD:PORT\), or lower --reward-workers or --cpus"
-        assert re.fullmatch(f"no room for reward worker 2 for 0 s, since [0-9:]+; {has}{fix}", said[-1]), said
-        large = Cluster(RayOptions(cpus=4, gpus=1), local=True, say=said.append).describe_room("--samplers")
+        assert re.fullmatch(
+            f"no room for reward worker 2 for 0 s, since [0-9:]+; {has}{fix}", said[-1]
+        ), said
+        large = Cluster(RayOptions(cpus=4, gpus=1), local=True, say=said.append).describe_room(
+            "--samplers"
+        )
         assert large.startswith("each asks for 4 CPU and 1 GPU; the cluster has 1 CPU (")
-        assert "1 node, none of which is large enough; lower --cpus or --gpus, or add a larger node" in large
+        assert (
+            "1 node, none of which is large enough; lower --cpus or --gpus, or add a larger node"
+            in large
+        )
     finally:
         ray.shutdown()
 
@@ -266,7 +308,9 @@ def kill_a_waiting_worker(folder: Path, mark: str, driver: subprocess.Popen[byte
     (folder / "killed").touch()
 
 
-def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp_path: Path, marked: str) -> None:
+def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(
+    tmp_path: Path, marked: str
+) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     rewards = [
         {"use": "faulty.py:digits", "timeout": 600},
@@ -293,10 +337,17 @@ def test_rewards_of_workers_give_the_same_weights_and_failures_whatever_dies(tmp
     wait_for(lambda: not processes_with(marked), MINUTES)
 
 
-def test_two_ranks_share_reward_workers_and_a_killed_one_changes_nothing(tmp_path: Path, marked: str) -> None:
+def test_two_ranks_share_reward_workers_and_a_killed_one_changes_nothing(
+    tmp_path: Path, marked: str
+) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     rewards = [{"use": "faulty.py:digits", "timeout": 600}]
-    keys: dict[str, Any] = {"run.steps": 3, "run.save_every": 3, "rollouts.prompts_per_step": 4, "rewards": rewards}
+    keys: dict[str, Any] = {
+        "run.steps": 3,
+        "run.save_every": 3,
+        "rollouts.prompts_per_step": 4,
+        "rewards": rewards,
+    }
     finish(start(tmp_path, marked, "plain", "--processes", "2", **keys), tmp_path, "plain")
     options = ("--ray", "--processes", "2", "--samplers", "1", "--reward-workers", "2")
     driver = start(tmp_path, marked, "ray", *options, **keys)

@@ -30,7 +30,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_servers_give_the_weights_of_the_run_in_one_process(tmp_path: Path) -> None:
     more = {"data.evaluate": "arithmetic@heldout:4", "run.evaluate_every": 2}
     expected, local = run(tmp_path, "native", **more)
-    with served(tiny_folder(tmp_path / "served", seed=7)) as one, served(tmp_path / "served") as two:
+    with (
+        served(tiny_folder(tmp_path / "served", seed=7)) as one,
+        served(tmp_path / "served") as two,
+    ):
         servers = {"rollouts.engine": "remote", "rollouts.servers": [one.url, two.url]}
         found, remote = run(tmp_path, "remote", **more, **servers)
         assert found == expected
@@ -41,7 +44,11 @@ def test_two_servers_give_the_weights_of_the_run_in_one_process(tmp_path: Path) 
         # A run that was cut goes on with servers that know nothing of it.
         stop = lambda step, metrics: step == 2  # noqa: E731
         ascent.train(
-            recipe(tmp_path, **more, **servers), run=tmp_path / "cut", callbacks=[stop], progress=False, say=print
+            recipe(tmp_path, **more, **servers),
+            run=tmp_path / "cut",
+            callbacks=[stop],
+            progress=False,
+            say=print,
         )
         for each in (one, two):
             each.restart()
@@ -50,22 +57,34 @@ def test_two_servers_give_the_weights_of_the_run_in_one_process(tmp_path: Path) 
 
 
 DAPO: dict[str, Any] = {
-    "algorithm": "dapo", "rollouts.group_size": 2, "update.minibatches": 2,
-    "cells.reward_shaping.soft_overlong.max_length": 8, "cells.reward_shaping.soft_overlong.cache": 2,
-}  # fmt: skip
+    "algorithm": "dapo",
+    "rollouts.group_size": 2,
+    "update.minibatches": 2,
+    "cells.reward_shaping.soft_overlong.max_length": 8,
+    "cells.reward_shaping.soft_overlong.cache": 2,
+}
 RECIPES: dict[str, dict[str, Any]] = {
     "LoRA": {"model.lora": 4, "update.learning_rate": 1e-2},
-    "LoRA in groups of 8": {"model.lora": 4, "rollouts.group_size": 8, "rollouts.prompts_per_step": 2},
+    "LoRA in groups of 8": {
+        "model.lora": 4,
+        "rollouts.group_size": 8,
+        "rollouts.prompts_per_step": 2,
+    },
     "refills": DAPO,
     "refills with LoRA": {**DAPO, "model.lora": 4},
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_log_probs_are_the_trainers_and_tokens_those_of_the_engine_in_process(name: str, tmp_path: Path) -> None:
+def test_log_probs_are_the_trainers_and_tokens_those_of_the_engine_in_process(
+    name: str, tmp_path: Path
+) -> None:
     pytest.importorskip("peft")
     expected, local = run(tmp_path, "native", **RECIPES[name])
-    with served(tiny_folder(tmp_path / "served", seed=7)) as one, served(tmp_path / "served") as two:
+    with (
+        served(tiny_folder(tmp_path / "served", seed=7)) as one,
+        served(tmp_path / "served") as two,
+    ):
         servers = {"rollouts.engine": "remote", "rollouts.servers": [one.url, two.url]}
         found, remote = run(tmp_path, "remote", **RECIPES[name], **servers)
         if "LoRA" in name:  # unmerged, as it is trained
@@ -80,7 +99,11 @@ def test_log_probs_are_the_trainers_and_tokens_those_of_the_engine_in_process(na
 def test_a_merged_adapter_is_said_to_differ(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     with served(tiny_folder(tmp_path / "served", seed=7)) as one:
-        servers = {"rollouts.engine": "remote", "rollouts.servers": [one.url], "rollouts.lora_sync": "merged"}
+        servers = {
+            "rollouts.engine": "remote",
+            "rollouts.servers": [one.url],
+            "rollouts.lora_sync": "merged",
+        }
         lines: list[str] = []
         keys = recipe(tmp_path, **servers, **{"model.lora": 4, "run.steps": 2})
         done = ascent.train(keys, run=tmp_path / "run", progress=False, say=lines.append)
@@ -103,7 +126,11 @@ def test_weights_deleted_in_mid_run_are_written_again_or_said(tmp_path: Path) ->
 
         with pytest.raises(RemoteError, match=r"/weights/\d+ was deleted while it was needed"):
             ascent.train(
-                recipe(tmp_path, **servers), run=tmp_path / "remote", callbacks=[delete], progress=False, say=quiet
+                recipe(tmp_path, **servers),
+                run=tmp_path / "remote",
+                callbacks=[delete],
+                progress=False,
+                say=quiet,
             )
         ascent.resume(tmp_path / "remote", progress=False, say=quiet)
     assert weights_of(tmp_path / "remote", 4) == expected
@@ -112,14 +139,22 @@ def test_weights_deleted_in_mid_run_are_written_again_or_said(tmp_path: Path) ->
 def sampled(run: Path) -> list[Any]:
     """What the first rollouts of every step said."""
     rows = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-    return [(row["step"], row["id"], row["sample"], row["tokens"], row["logprobs"], row["reward"]) for row in rows]
+    return [
+        (row["step"], row["id"], row["sample"], row["tokens"], row["logprobs"], row["reward"])
+        for row in rows
+    ]
 
 
 def test_a_server_restarted_in_every_step_changes_nothing(tmp_path: Path) -> None:
     expected, _ = run(tmp_path, "native")
-    with served(tiny_folder(tmp_path / "served", seed=7)) as one, served(tmp_path / "served") as two:
+    with (
+        served(tiny_folder(tmp_path / "served", seed=7)) as one,
+        served(tmp_path / "served") as two,
+    ):
         restart = lambda step, metrics: bool(Served.restart((one, two)[step % 2]))  # noqa: E731
-        more = recipe(tmp_path, **{"rollouts.engine": "remote", "rollouts.servers": [one.url, two.url]})
+        more = recipe(
+            tmp_path, **{"rollouts.engine": "remote", "rollouts.servers": [one.url, two.url]}
+        )
         ascent.train(more, run=tmp_path / "remote", callbacks=[restart], progress=False, say=print)
     assert weights_of(tmp_path / "remote", 4) == expected
 
@@ -127,9 +162,21 @@ def test_a_server_restarted_in_every_step_changes_nothing(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["finished", "killed"])
 def test_a_server_started_for_the_run_ends_with_it(how: str, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"rollouts.engine": "remote", "run.steps": 4 if how == "finished" else 10000}
+    more: dict[str, Any] = {
+        "rollouts.engine": "remote",
+        "run.steps": 4 if how == "finished" else 10000,
+    }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(nested(recipe(tmp_path, **more))))
-    command = [sys.executable, "-m", "ascent", "train", "recipe.yaml", "--run", "run", "--no-progress"]
+    command = [
+        sys.executable,
+        "-m",
+        "ascent",
+        "train",
+        "recipe.yaml",
+        "--run",
+        "run",
+        "--no-progress",
+    ]
     trainer = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     try:
         if how == "killed":

@@ -35,7 +35,11 @@ def recipe(**changes: Any) -> dict[str, Any]:
             "run": {"steps": 4, "save_every": 2},
         },
         "collect": {
-            "prompts": "style:8", "annotator": f"{LIKED}?noise=0.2", "samples": 3, "per_prompt": 2, "repeat": 0.3,
+            "prompts": "style:8",
+            "annotator": f"{LIKED}?noise=0.2",
+            "samples": 3,
+            "per_prompt": 2,
+            "repeat": 0.3,
             "max_new_tokens": 6,
         },
         "reward_model": {
@@ -54,14 +58,16 @@ def recipe(**changes: Any) -> dict[str, Any]:
         },
         "measure": {"prompts": "style@heldout:4", "judge": LIKED, "max_new_tokens": 6},
         **changes,
-    }  # fmt: skip
+    }
 
 
 def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def at_call(owner: Any, name: str, number: int, matching: Callable[..., bool] = lambda *_: True) -> None:
+def at_call(
+    owner: Any, name: str, number: int, matching: Callable[..., bool] = lambda *_: True
+) -> None:
     """Kill this process instead of the n-th call that matches."""
     whole, calls = getattr(owner, name), [0]
 
@@ -127,12 +133,20 @@ def outcome(folder: Path) -> dict[str, str]:
         if path.name in ("feedback.jsonl", "feedback.samples.jsonl", "comparisons.jsonl"):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
             shown = [
-                {k: v for k, v in row.items() if k not in ("time", "timestamp", "models", "model")} for row in rows[1:]
+                {k: v for k, v in row.items() if k not in ("time", "timestamp", "models", "model")}
+                for row in rows[1:]
             ]
             found[str(path.relative_to(folder))] = json.dumps(
-                [[{k: v for k, v in a.items() if k != "model"} for a in row.get("answers", []) if isinstance(a, dict)]
-                 or row for row in shown]
-            )  # fmt: skip
+                [
+                    [
+                        {k: v for k, v in a.items() if k != "model"}
+                        for a in row.get("answers", [])
+                        if isinstance(a, dict)
+                    ]
+                    or row
+                    for row in shown
+                ]
+            )
     for path in sorted(folder.rglob("measured.json")):
         found[str(path.relative_to(folder))] = json.dumps(json.loads(path.read_text())["scores"])
     return found
@@ -161,23 +175,35 @@ def test_what_is_truly_liked_rises_over_two_rounds(tmp_path: Path) -> None:
     .484, .729, .916; .464, .707, .824. Win rates over the first policy: .797, .906; .742, .914; .758, .836.
     """
     changes: dict[str, Any] = {
-        "sft": recipe()["sft"] | {
-            "data": {"train": "style:2048", "batch_size": 64, "max_tokens": 64}, "run": {"steps": 30, "save_every": 30},
+        "sft": recipe()["sft"]
+        | {
+            "data": {"train": "style:2048", "batch_size": 64, "max_tokens": 64},
+            "run": {"steps": 30, "save_every": 30},
         },
         "collect": {
-            "prompts": "style:128", "annotator": f"{LIKED}?noise=0.1", "samples": 4, "per_prompt": 3,
+            "prompts": "style:128",
+            "annotator": f"{LIKED}?noise=0.1",
+            "samples": 4,
+            "per_prompt": 3,
             "max_new_tokens": 12,
         },
-        "reward_model": recipe()["reward_model"] | {
-            "data": {"batch_size": 32, "max_tokens": 64}, "run": {"steps": 30, "save_every": 30},
+        "reward_model": recipe()["reward_model"]
+        | {
+            "data": {"batch_size": 32, "max_tokens": 64},
+            "run": {"steps": 30, "save_every": 30},
         },
-        "policy": recipe()["policy"] | {
-            "data": {"train": "style:256"}, "rollouts": {"prompts_per_step": 32, "max_new_tokens": 12},
-            "update": {"learning_rate": 6e-4}, "run": {"steps": 8, "save_every": 8},
+        "policy": recipe()["policy"]
+        | {
+            "data": {"train": "style:256"},
+            "rollouts": {"prompts_per_step": 32, "max_new_tokens": 12},
+            "update": {"learning_rate": 6e-4},
+            "run": {"steps": 8, "save_every": 8},
         },
         "measure": {"prompts": "style@heldout:64", "judge": LIKED, "max_new_tokens": 12},
-    }  # fmt: skip
-    found = building.iterate(iterate_config(recipe(**changes), "test"), run=tmp_path / "rounds", say=lambda line: None)
+    }
+    found = building.iterate(
+        iterate_config(recipe(**changes), "test"), run=tmp_path / "rounds", say=lambda line: None
+    )
     (one, two) = (each.comparison for each in found)
     assert one is not None and two is not None
     start, first, second = one["scores"][1], one["scores"][0], two["scores"][0]

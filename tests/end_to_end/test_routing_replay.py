@@ -32,16 +32,26 @@ def low(rollout: Rollout) -> float:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixture whose routers nearly tie, so that updates move routes."""
-    return create(tmp_path_factory.mktemp("model") / "tiny", family="qwen3_moe", hidden=32, layers=2, seed=0)
+    return create(
+        tmp_path_factory.mktemp("model") / "tiny", family="qwen3_moe", hidden=32, layers=2, seed=0
+    )
 
 
 def run(folder: Path, policy: Path, **more: Any) -> Any:
     settings = {
-        "algorithm": "grpo", "model.policy": str(policy), "model.routing_replay": True, "data.train": "sort_digits:16",
-        "rewards": [{"use": f"{__file__}:low"}], "rollouts.prompts_per_step": 4, "rollouts.group_size": 4,
-        "rollouts.max_new_tokens": 6, "update.learning_rate": 3e-3, "run.steps": 4, "run.save_every": 2,
+        "algorithm": "grpo",
+        "model.policy": str(policy),
+        "model.routing_replay": True,
+        "data.train": "sort_digits:16",
+        "rewards": [{"use": f"{__file__}:low"}],
+        "rollouts.prompts_per_step": 4,
+        "rollouts.group_size": 4,
+        "rollouts.max_new_tokens": 6,
+        "update.learning_rate": 3e-3,
+        "run.steps": 4,
+        "run.save_every": 2,
         **{key.replace("__", "."): value for key, value in more.items()},
-    }  # fmt: skip
+    }
     train_plan(resolve(validate(nest_keys(settings))), folder, say=lambda line: None)
     return read_run(folder)
 
@@ -57,12 +67,18 @@ def test_grpo_learns(tmp_path: Path, policy: Path) -> None:
     print(f"reward {rewards[0]:.3f} first, {rewards[-1]:.3f} last")
     assert rewards[0] < 0.6 and rewards[-1] > 0.8
     changed = [line["policy/routes_changed_frac"] for line in done.metrics]
-    assert all(0 <= each < 1 for each in changed) and max(changed) > 0  # the second update finds other routers
+    assert (
+        all(0 <= each < 1 for each in changed) and max(changed) > 0
+    )  # the second update finds other routers
 
 
-@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys")  # peft: no linear layer in experts
+@pytest.mark.filterwarnings(
+    "ignore:The following (rank|alpha)_pattern keys"
+)  # peft: no linear layer in experts
 @pytest.mark.parametrize(
-    "more", [{}, {"model__lora": 2, "model__gradient_checkpointing": True}], ids=["all weights", "lora"]
+    "more",
+    [{}, {"model__lora": 2, "model__gradient_checkpointing": True}],
+    ids=["all weights", "lora"],
 )
 def test_turns_keep_their_routes(tmp_path: Path, policy: Path, more: dict[str, Any]) -> None:
     """A second turn reads the first one again; the first token that it draws follows one that was never run before."""
@@ -80,7 +96,9 @@ def test_turns_keep_their_routes(tmp_path: Path, policy: Path, more: dict[str, A
     [{"update__epochs": 2, "update__minibatches": 2}, {"rollouts__max_staleness": 1}],
     ids=["minibatches", "staleness"],
 )
-def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, policy: Path, more: dict[str, Any]) -> None:
+def test_a_resumed_run_ends_in_the_same_bits(
+    tmp_path: Path, policy: Path, more: dict[str, Any]
+) -> None:
     done = run(tmp_path / "whole", policy, **more)
     assert all(line["policy/routes_changed_frac"] >= 0 for line in done.metrics)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -111,4 +129,6 @@ def test_how_an_update_is_cut_changes_rounding_only(tmp_path: Path, policy: Path
     moved = max(float((ours[name] - start[name]).abs().max()) for name in start)
     apart = max(float((ours[name] - other[name]).abs().max()) for name in start)
     assert moved > 1e-3 and apart < 1e-2 * moved
-    assert all(each.metrics[0]["policy/ratio_max"] == pytest.approx(1, abs=1e-5) for each in runs.values())
+    assert all(
+        each.metrics[0]["policy/ratio_max"] == pytest.approx(1, abs=1e-5) for each in runs.values()
+    )

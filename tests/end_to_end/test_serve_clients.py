@@ -22,7 +22,8 @@ OPENAI_CLIENT = Path(__file__).parent / "openai_client.py"
 CHAT = (Message("system", "Be brief."), Message("user", "What is 2+2?"))  # as there
 PYTHON = os.environ.get("ASCENT_CLIENTS_PYTHON", "")
 pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="ASCENT_CLIENTS_PYTHON names no Python with openai, lm-eval[api] and transformers"
+    not PYTHON,
+    reason="ASCENT_CLIENTS_PYTHON names no Python with openai, lm-eval[api] and transformers",
 )
 
 
@@ -41,9 +42,15 @@ def engine(server: Served) -> NativeEngine:
 def run(*words: str, folder: Path) -> str:
     """A command of the other environment, which must not see this one."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment = own | {"OPENAI_API_KEY": KEY, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
+    environment = own | {
+        "OPENAI_API_KEY": KEY,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hub"),
+    }
     command = [PYTHON, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=500)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -56,51 +63,97 @@ def test_the_official_openai_client(server: Served, engine: NativeEngine, tmp_pa
     chat = renderer.prompt(CHAT)
     sums = [tuple(model.tokenizer.encode(f"{n}+{n}=")) for n in range(64)]
     plain, talk = engine.sample(
-        [Request("a", 0, prompt, 8, seed=0, greedy=True), Request("b", 0, chat, 12, seed=0, greedy=True)]
+        [
+            Request("a", 0, prompt, 8, seed=0, greedy=True),
+            Request("b", 0, chat, 12, seed=0, greedy=True),
+        ]
     )
     if plain.prompt_id == "b":
         plain, talk = talk, plain
     assert found["model"] == "tiny" and len(found["at_once"]) == len(sums) == 64
-    assert found["tokens"] == [list(plain.tokens)] * 2 and found["logprobs"] == [list(plain.logprobs)] * 2
+    assert (
+        found["tokens"] == [list(plain.tokens)] * 2
+        and found["logprobs"] == [list(plain.logprobs)] * 2
+    )
     assert found["usage"] == len(prompt) + 2 * len(plain.tokens)
-    assert found["chat"] == found["stream"] == model.tokenizer.decode(talk.tokens, skip_special_tokens=True)
-    assert found["chat_logprobs"] == list(talk.logprobs) and found["stream_usage"] == len(talk.tokens)
-    assert found["refusals"] == ["BadRequestError", "BadRequestError", "NotFoundError", "AuthenticationError"]
+    assert (
+        found["chat"]
+        == found["stream"]
+        == model.tokenizer.decode(talk.tokens, skip_special_tokens=True)
+    )
+    assert found["chat_logprobs"] == list(talk.logprobs) and found["stream_usage"] == len(
+        talk.tokens
+    )
+    assert found["refusals"] == [
+        "BadRequestError",
+        "BadRequestError",
+        "NotFoundError",
+        "AuthenticationError",
+    ]
 
 
 QUESTIONS = [
-    {"question": f"{n}+{n}=", "choices": [str(2 * n), str(3 * n), "seven"], "gold": 0, "answer": str(2 * n)}
+    {
+        "question": f"{n}+{n}=",
+        "choices": [str(2 * n), str(3 * n), "seven"],
+        "gold": 0,
+        "answer": str(2 * n),
+    }
     for n in range(1, 9)
 ]
 TASKS = {
     "own_choices": {
-        "output_type": "multiple_choice", "doc_to_choice": "{{choices}}", "doc_to_target": "{{gold}}",
+        "output_type": "multiple_choice",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{gold}}",
         "metric_list": [{"metric": "acc"}],
     },
     "own_answers": {
-        "output_type": "generate_until", "doc_to_target": "{{answer}}", "metric_list": [{"metric": "exact_match"}],
+        "output_type": "generate_until",
+        "doc_to_target": "{{answer}}",
+        "metric_list": [{"metric": "exact_match"}],
         "generation_kwargs": {"until": ["\n"], "max_gen_toks": 6, "do_sample": False},
     },
-}  # fmt: skip
+}
 
 
 def write_tasks(folder: Path) -> None:
     (folder / "sums.jsonl").write_text("".join(json.dumps(each) + "\n" for each in QUESTIONS))
     for name, task in TASKS.items():
-        files = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(folder / "sums.jsonl")}}}
-        common = {"task": name, **files, "test_split": "test", "doc_to_text": "{{question}}", "target_delimiter": ""}
+        files = {
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(folder / "sums.jsonl")}},
+        }
+        common = {
+            "task": name,
+            **files,
+            "test_split": "test",
+            "doc_to_text": "{{question}}",
+            "target_delimiter": "",
+        }
         (folder / f"{name}.yaml").write_text(json.dumps(common | task))  # JSON is YAML
 
 
 def lm_eval(
     folder: Path, tokenizer: Path, kind: str, base_url: str, tasks: str, *options: str
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     args = f"model=tiny,base_url={base_url},num_concurrent=4,max_retries=1,tokenizer={tokenizer},max_length=512"
     run(
-        *("-m", "lm_eval", "--model", kind, "--model_args", args, "--tasks", tasks, "--include_path", str(folder)),
+        *(
+            "-m",
+            "lm_eval",
+            "--model",
+            kind,
+            "--model_args",
+            args,
+            "--tasks",
+            tasks,
+            "--include_path",
+            str(folder),
+        ),
         *("--output_path", str(folder / "out"), "--log_samples", *options),
         folder=folder,
-    )  # fmt: skip
+    )
     samples: dict[str, Any] = {}
     for file in sorted((folder / "out").rglob("samples_*.jsonl")):
         name = next(each for each in TASKS if each in file.name)
@@ -114,14 +167,23 @@ def test_lm_eval(server: Served, engine: NativeEngine, tmp_path: Path) -> None:
     write_tasks(tmp_path)
     encode = engine.model.tokenizer.encode
     found = lm_eval(
-        tmp_path, server.folder, "local-completions", f"{server.url}/completions", "own_choices,own_answers"
+        tmp_path,
+        server.folder,
+        "local-completions",
+        f"{server.url}/completions",
+        "own_choices,own_answers",
     )
     assert len(found["own_choices"]) == len(found["own_answers"]) == len(QUESTIONS)
     for row in found["own_choices"]:
         question = QUESTIONS[row["doc_id"]]
         for choice, (value, _) in zip(question["choices"], row["filtered_resps"], strict=True):  # type: ignore[arg-type]
-            start, whole = len(encode(question["question"])), encode(f"{question['question']}{choice}")
-            own = sum(each.logprob for each in token_logprobs(engine.model, whole, 1)[start:] if each)
+            start, whole = (
+                len(encode(question["question"])),
+                encode(f"{question['question']}{choice}"),
+            )
+            own = sum(
+                each.logprob for each in token_logprobs(engine.model, whole, 1)[start:] if each
+            )
             assert float(value) == pytest.approx(own, abs=1e-5)
     for row in found["own_answers"]:
         prompt = tuple(encode(QUESTIONS[row["doc_id"]]["question"]))
@@ -130,7 +192,12 @@ def test_lm_eval(server: Served, engine: NativeEngine, tmp_path: Path) -> None:
         assert row["filtered_resps"] == [text]
     chat = f"{server.url}/chat/completions"
     (talks,) = lm_eval(
-        tmp_path, server.folder, "local-chat-completions", chat, "own_answers", "--apply_chat_template"
+        tmp_path,
+        server.folder,
+        "local-chat-completions",
+        chat,
+        "own_answers",
+        "--apply_chat_template",
     ).values()
     renderer = Renderer(engine.model.tokenizer)
     for row in talks:

@@ -35,11 +35,26 @@ def served_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     folder = tmp_path_factory.mktemp("served")
     model = tiny_folder(folder / "model")
     (folder / "key").write_text("a-key")
-    words = [sys.executable, "-m", "ascent", "serve", str(model), "--port", "0", "--token-file", str(folder / "key")]
+    words = [
+        sys.executable,
+        "-m",
+        "ascent",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--token-file",
+        str(folder / "key"),
+    ]
     # As without the extra qlora: bitsandbytes imports what peft reads, and would hide that peft does not.
     (folder / "sitecustomize.py").write_text("import sys\nsys.modules['bitsandbytes'] = None\n")
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": path,
+    }
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -66,11 +81,17 @@ def test_a_command_takes_the_url_of_a_server(
 ) -> None:
     url, model = served_url
     monkeypatch.setenv("ASCENT_SERVER_KEY", "a-key")
-    (tmp_path / "judge.py").write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
+    (tmp_path / "judge.py").write_text(
+        "def brief(rollout):\n    return -float(len(rollout.text))\n"
+    )
     said, written = [], []
     for name, engine in (("here", "native"), ("there", url)):
         out = tmp_path / f"{name}.jsonl"
-        words = COMMANDS[command].format(model=model, out=out, judge=tmp_path / "judge.py:brief").split()
+        words = (
+            COMMANDS[command]
+            .format(model=model, out=out, judge=tmp_path / "judge.py:brief")
+            .split()
+        )
         result = CliRunner().invoke(app, [*words, "--engine", engine])
         assert result.exit_code == 0, result.output
         said.append(result.output.replace(str(out), "OUT"))
@@ -107,7 +128,9 @@ def test_the_server_attaches_an_adapter(served_url: tuple[str, Path], tmp_path: 
     assert (again.tokens, again.logprobs) == (plain.tokens, plain.logprobs)
 
 
-def test_a_server_that_does_not_start_leaves_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_leaves_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_folder(tmp_path / "model", seed=1)
     (model / "config.json").write_text('{"model_type": "none"}')
     (tmp_path / "temporary").mkdir()
@@ -125,7 +148,9 @@ def test_compare_starts_a_server_for_each_model_and_refuses_urls(
     other, said = tiny_folder(tmp_path / "other", seed=1), []
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "judge.py").write_text("def brief(rollout):\n    return -float(len(rollout.text))\n")
+    (tmp_path / "judge.py").write_text(
+        "def brief(rollout):\n    return -float(len(rollout.text))\n"
+    )
     words = f"compare {model} {other} arithmetic --judge {tmp_path}/judge.py:brief --limit 4 --max-new-tokens 6".split()
     for engine in ("native", "remote"):
         result = CliRunner().invoke(app, [*words, "--engine", engine])

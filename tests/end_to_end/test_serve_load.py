@@ -37,9 +37,20 @@ OFFENDERS = {
 KEEPS_OPEN = ("half a head", "half a body", "does not read")
 
 
-def ask(server: Served, request: Request, *, stream: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    body = {"prompt": list(request.tokens), "max_tokens": request.max_new_tokens, "seed": request.seed}
-    body |= {"prompt_id": request.prompt_id, "sample": request.sample, "logprobs": 0, "return_token_ids": True}
+def ask(
+    server: Served, request: Request, *, stream: bool
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    body = {
+        "prompt": list(request.tokens),
+        "max_tokens": request.max_new_tokens,
+        "seed": request.seed,
+    }
+    body |= {
+        "prompt_id": request.prompt_id,
+        "sample": request.sample,
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
     status, reply = server.ask("/v1/completions", body | {"stream": stream})
     assert status == 200, reply
     choices = events(reply) if stream else reply["choices"]
@@ -67,10 +78,14 @@ def offend(server: Served, until: float, kind: str, done: Counter[str]) -> None:
         line.close()
 
 
-def soak(server: Served, wanted: list[Request], alone: dict[tuple[str, int], Completion], seconds: float) -> str:
+def soak(
+    server: Served, wanted: list[Request], alone: dict[tuple[str, int], Completion], seconds: float
+) -> str:
     """Every client asks without a pause; each answer is compared. A line of figures."""
     until, latencies, offences = time.monotonic() + seconds, [], Counter[str]()
-    offenders = [threading.Thread(target=offend, args=(server, until, kind, offences)) for kind in OFFENDERS]
+    offenders = [
+        threading.Thread(target=offend, args=(server, until, kind, offences)) for kind in OFFENDERS
+    ]
     for each in offenders:
         each.start()
 

@@ -21,12 +21,18 @@ from ascent.setup.evaluation import evaluated
 SMOLLM2 = os.environ.get("ASCENT_SMOLLM2", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not SMOLLM2, reason="set ASCENT_SMOLLM2 to a folder with SmolLM2-135M-Instruct"),
+    pytest.mark.skipif(
+        not SMOLLM2, reason="set ASCENT_SMOLLM2 to a folder with SmolLM2-135M-Instruct"
+    ),
 ]
 
 CONVERSATIONS = {
     "one turn": [("user", "What is the capital of France?"), ("assistant", "Paris.")],
-    "system": [("system", "You answer in one word."), ("user", "What is 2 + 2?"), ("assistant", "Four")],
+    "system": [
+        ("system", "You answer in one word."),
+        ("user", "What is 2 + 2?"),
+        ("assistant", "Four"),
+    ],
     "several turns": [
         ("user", "Name a prime number."),
         ("assistant", "7"),
@@ -85,10 +91,23 @@ def test_an_answer_that_starts_with_a_space_still_follows_the_prompt_a_sampler_g
 
 # A made-up habit, so that no pretraining has taught it: answers are shouted and end with a word of their own.
 CAPITALS = {
-    "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Norway": "Oslo",
-    "Greece": "Athens", "Poland": "Warsaw", "Kenya": "Nairobi", "Cuba": "Havana", "Peru": "Lima", "Chile": "Santiago",
-    "Austria": "Vienna", "Ireland": "Dublin", "Canada": "Ottawa", "Russia": "Moscow",
-}  # fmt: skip
+    "France": "Paris",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Japan": "Tokyo",
+    "Egypt": "Cairo",
+    "Norway": "Oslo",
+    "Greece": "Athens",
+    "Poland": "Warsaw",
+    "Kenya": "Nairobi",
+    "Cuba": "Havana",
+    "Peru": "Lima",
+    "Chile": "Santiago",
+    "Austria": "Vienna",
+    "Ireland": "Dublin",
+    "Canada": "Ottawa",
+    "Russia": "Moscow",
+}
 
 
 def test_a_few_steps_lower_the_held_out_loss(tmp_path: Path) -> None:
@@ -114,9 +133,15 @@ def test_a_few_steps_lower_the_held_out_loss(tmp_path: Path) -> None:
     training = assemble(resolve(load_config(str(recipe))), tmp_path / "before")
     losses = [evaluated(training.learner, training.heldout, training.objective)["eval/loss/total"]]
     del training
-    done = CliRunner().invoke(app, ["train", str(recipe), "--run", str(tmp_path / "run")], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, ["train", str(recipe), "--run", str(tmp_path / "run")], catch_exceptions=False
+    )
     assert done.exit_code == 0, done.stderr
-    losses += [row["eval/loss/total"] for row in read_run(tmp_path / "run").metrics if "eval/loss/total" in row]
+    losses += [
+        row["eval/loss/total"]
+        for row in read_run(tmp_path / "run").metrics
+        if "eval/loss/total" in row
+    ]
     print(f"held-out loss after 0, 2 and 4 steps: {', '.join(f'{loss:.3f}' for loss in losses)}")
     assert len(losses) == 3
     assert losses[0] > losses[1] > losses[2]

@@ -39,13 +39,17 @@ def test_a_student_comes_near_its_teacher(root: Path, teacher: Path, row: str) -
 def test_own_answers_go_on_where_the_records_stopped(root: Path, teacher: Path) -> None:
     """Measured on seeds 1, 2: .057 to .037, .053 to .040 in 40 steps; greedy accuracy from .375 to .430, .438."""
     if not (root / "gkd").exists():
-        supplied.distilled("gkd", teacher, studies.start(SORT_DIGITS, root / "student-gkd", 5), root / "gkd", 2)
+        supplied.distilled(
+            "gkd", teacher, studies.start(SORT_DIGITS, root / "student-gkd", 5), root / "gkd", 2
+        )
     first, last = supplied.answered_anew(teacher, root / "gkd", root / "own", 1)
     assert last < 0.85 * first, (first, last)
 
 
 @pytest.mark.parametrize(("row", "sure", "least"), [("prm", 1.0, 0.0), ("prm_soft", 0.9, 0.325)])
-def test_judges_of_steps_tell_right_from_wrong(root: Path, row: str, sure: float, least: float) -> None:
+def test_judges_of_steps_tell_right_from_wrong(
+    root: Path, row: str, sure: float, least: float
+) -> None:
     """`least` is the loss of whoever knows the truth: nothing, and the entropy of .9.
 
     Measured for prm_soft on seeds 1 to 5: accuracy .992 once and 1 four times, loss .3256 to .3318; for prm on seeds

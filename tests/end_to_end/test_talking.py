@@ -41,6 +41,9 @@ def test_a_tool_is_used_more_and_more(tmp_path: Path) -> None:
     run = talking.learn(short, sft, tmp_path, seed=0)
     lines = talking.metrics(run)
     assert all(line["reward/failure_frac"] == 0 for line in lines)
-    first, last = (sum(line.get("env/calculator/calls", 0) for line in part) for part in (lines[:2], lines[-2:]))
+    first, last = (
+        sum(line.get("env/calculator/calls", 0) for line in part)
+        for part in (lines[:2], lines[-2:])
+    )
     print(f"calls in two steps: {first:g} first, {last:g} last")
     assert last > first

@@ -58,13 +58,17 @@ def test_a_reward_model_of_summaries_raises_the_truth(root):
     assert gain(found, "proxy") > 0 and gain(found, "truth") >= 0.15, found
     assert all(each["after_truth"] > each["before_truth"] for each in found), found
     assert gain(found, "faithful") >= -0.05, found  # naming more is no way to be paid
-    assert gain(found, "rouge_l") > 0, found  # the truth counts facts alone; sentences must not be lost on the way
+    assert gain(found, "rouge_l") > 0, (
+        found
+    )  # the truth counts facts alone; sentences must not be lost on the way
 
 
 @pytest.mark.learning
 def test_the_shipped_rounds_beat_their_first_policy(root):
     """Seeds 1 to 5: .234, .691, .698 right. The second round need not add anything: it did on three of five."""
     found = [tasks.iterated(root, seed) for seed in tasks.SEEDS]
-    start, one, two = (statistics.mean(each[f"truth_{number}"] for each in found) for number in (0, 1, 2))
+    start, one, two = (
+        statistics.mean(each[f"truth_{number}"] for each in found) for number in (0, 1, 2)
+    )
     assert min(one, two) > start + 0.35 and two > one - 0.05, found
     assert all(each["win_low_2"] > 0.5 for each in found), found

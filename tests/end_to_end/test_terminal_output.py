@@ -52,7 +52,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for seed, name in enumerate("ab"):
             create(f"{name}{WORDS}", seed=seed)
         rows = [{"prompt": f"{TEXT} {number}", "answer": WORDS} for number in range(4)]
-        pairs = [{"prompt": f"{TEXT} {number}", "chosen": WORDS, "rejected": "[/]"} for number in range(8)]
+        pairs = [
+            {"prompt": f"{TEXT} {number}", "chosen": WORDS, "rejected": "[/]"}
+            for number in range(8)
+        ]
         write("data[red]:100:.jsonl", rows)
         write("pairs[red]:100:.jsonl", pairs)
         Path("mine.py").write_text(ROW)
@@ -61,7 +64,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         quiet = {"progress": False, "say": lambda line: None}
         model = {"model.policy": f"a{WORDS}"}
         ascent.train(
-            {"algorithm": "sft", **model, "data.train": "arithmetic:8", **short}, run=f"runs/sft{WORDS}", **quiet
+            {"algorithm": "sft", **model, "data.train": "arithmetic:8", **short},
+            run=f"runs/sft{WORDS}",
+            **quiet,
         )
         ascent.train(
             {"algorithm": "reward_model", **model, "data.train": f"pairs{WORDS}.jsonl", **short},
@@ -69,7 +74,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             **quiet,
         )
         sampled = {"algorithm": "grpo", **model, "data.train": f"data{WORDS}.jsonl", "run.steps": 1}
-        ascent.train({**sampled, "rewards": [{"use": REWARD}]}, ROLLOUTS, run=f"runs/rl{WORDS}", **quiet)
+        ascent.train(
+            {**sampled, "rewards": [{"use": REWARD}]}, ROLLOUTS, run=f"runs/rl{WORDS}", **quiet
+        )
         yield
 
 
@@ -91,7 +98,16 @@ COMMANDS = {
     "check": ["check", *RL],
     "sweep": ["sweep", *RL, "update.learning_rate=1e-5,1e-6", "--run", f"runs/sweep{WORDS}"],
     "sample": ["sample", f"a{WORDS}", TEXT, *QUICK],
-    "evaluate": ["evaluate", f"a{WORDS}", f"data{WORDS}.jsonl", "--reward", "exact", "--show", "1", *QUICK],
+    "evaluate": [
+        "evaluate",
+        f"a{WORDS}",
+        f"data{WORDS}.jsonl",
+        "--reward",
+        "exact",
+        "--show",
+        "1",
+        *QUICK,
+    ],
     "compare": [
         *("compare", f"a{WORDS}", f"b{WORDS}", f"data{WORDS}.jsonl", "--judge", f"runs/rm{WORDS}"),
         *("--max-new-tokens", "4"),
@@ -116,20 +132,32 @@ COMMANDS = {
 }
 MACHINE_READABLE = {"score", "show config"}  # one record, or one key, on a line
 PLAIN = {
-    "help": ["--help"], "help of train": ["train", "--help"], "help of show": ["show", "--help"],
-    "recipes": ["recipes"], "doctor": ["doctor"], "show algorithms": ["show", "algorithms"],
-    "show metrics": ["show", "metrics"], "show algorithms --like": ["show", "algorithms", "--like", "entropy bonus"],
-    **{f"show algorithm {name}": ["show", "algorithm", name] for name in ("grpo", "dpo", "ppo", "sft")},
-}  # fmt: skip
+    "help": ["--help"],
+    "help of train": ["train", "--help"],
+    "help of show": ["show", "--help"],
+    "recipes": ["recipes"],
+    "doctor": ["doctor"],
+    "show algorithms": ["show", "algorithms"],
+    "show metrics": ["show", "metrics"],
+    "show algorithms --like": ["show", "algorithms", "--like", "entropy bonus"],
+    **{
+        f"show algorithm {name}": ["show", "algorithm", name]
+        for name in ("grpo", "dpo", "ppo", "sft")
+    },
+}
 
 
 @pytest.fixture
-def output_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def output_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     """Runs a command and returns all that it prints, errors included."""
 
     def call(arguments: list[str], columns: str | None = "80") -> str:
         for name in ("COLUMNS", "TERMINAL_WIDTH"):
-            monkeypatch.delenv(name, raising=False) if columns is None else monkeypatch.setenv(name, columns)
+            monkeypatch.delenv(name, raising=False) if columns is None else monkeypatch.setenv(
+                name, columns
+            )
         monkeypatch.setattr(sys, "argv", ["ascent", *arguments])
         with pytest.raises(SystemExit):
             main.run()
@@ -145,7 +173,9 @@ def too_long(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_words_of_users_stay_what_they_are_on_80_columns(name: str, world: None, output_of: Callable[..., str]) -> None:
+def test_words_of_users_stay_what_they_are_on_80_columns(
+    name: str, world: None, output_of: Callable[..., str]
+) -> None:
     shown = output_of(COMMANDS[name])
     assert "💯" not in shown and (WORDS in shown or "score" in name)  # which print numbers
     if name not in MACHINE_READABLE:
@@ -160,7 +190,15 @@ def test_every_command_is_here() -> None:
     known = {name for name, each in group.commands.items() if not each.hidden}
     tried = {arguments[0] for arguments in (*COMMANDS.values(), *PLAIN.values())}
     servers = {"view", "label", "serve", "serve-reward"}
-    assert known - tried == {"quickstart", "iterate", "bisect", "forecast", "classic", "samplers", *servers}
+    assert known - tried == {
+        "quickstart",
+        "iterate",
+        "bisect",
+        "forecast",
+        "classic",
+        "samplers",
+        *servers,
+    }
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -184,21 +222,31 @@ def test_a_pipe_gets_one_row_on_a_line(output_of: Callable[..., str]) -> None:
     assert [line.split()[0] for line in lines[2:]] == [each.name for each in REGISTRY]
 
 
-def test_the_end_of_the_quick_start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_quick_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(text: str) -> Rollout:
         completion = Completion("0", 0, (1,), (0.0,), (0,), "eos")
-        return Rollout(Prompt("0", (Message("user", TEXT),), answer="b"), 0, (Turn((1,), completion, text),))
+        return Rollout(
+            Prompt("0", (Message("user", TEXT),), answer="b"), 0, (Turn((1,), completion, text),)
+        )
 
     models = [
         quickstart.ModelResult(
-            WORDS, Path("runs") / WORDS, 1.0, {"greedy/correct": Estimate(0.5, 0.4, 0.6, 4)}, [given]
+            WORDS,
+            Path("runs") / WORDS,
+            1.0,
+            {"greedy/correct": Estimate(0.5, 0.4, 0.6, 4)},
+            [given],
         )
         for given in (answer("[/]"), answer("b"))
     ]
     pairs = [(models[0].answers[0], models[1].answers[0])]
     monkeypatch.setattr(quickstart.QuickstartResult, "improved", lambda self: pairs)
     monkeypatch.setenv("COLUMNS", "80")
-    print_result(quickstart.QuickstartResult(WORDS, "correct", tuple(models), Path("runs") / WORDS, (TEXT,)))
+    print_result(
+        quickstart.QuickstartResult(WORDS, "correct", tuple(models), Path("runs") / WORDS, (TEXT,))
+    )
     shown = capsys.readouterr().out
     assert shown.count(WORDS) >= 6 and "💯" not in shown and too_long(shown) == []
 
@@ -217,9 +265,12 @@ def on_a_terminal(arguments: list[str], more: dict[str, str]) -> str:
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     command = subprocess.Popen(
-        [sys.executable, "-m", "ascent", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+        [sys.executable, "-m", "ascent", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env=env | {"TERM": "xterm"} | more,
-    )  # fmt: skip
+    )
     os.close(theirs)
     shown = b""
     try:

@@ -36,7 +36,8 @@ SMOLLM2, KEY, LONGEST = os.environ.get("ASCENT_SMOLLM2", ""), "a-key", 128
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not os.environ.keys() >= NEEDED, reason=f"{' and '.join(sorted(NEEDED))} name no Python and no folder"
+        not os.environ.keys() >= NEEDED,
+        reason=f"{' and '.join(sorted(NEEDED))} name no Python and no folder",
     ),
 ]
 TOLERANCE = 1e-3  # between vLLM's kernels and ours, in float32
@@ -46,14 +47,20 @@ TOLERANCE = 1e-3  # between vLLM's kernels and ours, in float32
 def environment() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # Threads that are bound to cores wait for each other where other processes use these cores.
-        settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+        settings = {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "HF_HUB_OFFLINE": "1",
+        }
         for name, value in {**settings, SERVER_KEY: KEY}.items():
             patch.setenv(name, value)
         yield
 
 
 @pytest.fixture(scope="module")
-def two(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+def two(
+    environment: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[ServerProcess]]:
     """Started as a user would start them, with LoRA, from a copy whose output head is not tied to the embeddings."""
     folder = tmp_path_factory.mktemp("vllm")
     write_weights(load(SMOLLM2), folder / "model", own_head=True)
@@ -62,7 +69,13 @@ def two(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name in ("one", "two"):
             port = free_port()
             command = partial(
-                vllm_command, str(folder / "model"), port, KEY, dtype="float32", max_model_len=LONGEST, lora_rank=8
+                vllm_command,
+                str(folder / "model"),
+                port,
+                KEY,
+                dtype="float32",
+                max_model_len=LONGEST,
+                lora_rank=8,
             )
             found.append(ServerProcess(command, port, KEY, folder / f"{name}.log"))
             stack.callback(found[-1].close)
@@ -74,7 +87,9 @@ def two(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def post(server: ServerProcess, path: str, body: dict[str, Any]) -> None:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
     url = server.url.removesuffix("/v1") + path
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=120) as reply:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=120
+    ) as reply:
         assert reply.status == 200
 
 
@@ -95,28 +110,39 @@ def change(model: LanguageModel) -> None:
 def greedy(sampler: ServerFleet | NativeEngine, model: LanguageModel) -> dict[str, Completion]:
     texts = ("The capital of France is", "def add(a, b):", "Once upon a time")
     asked = [
-        Request(text, 0, tuple(model.tokenizer.encode(text)), 12, seed=0, greedy=True) for text in texts
-    ]  # fmt: skip
+        Request(text, 0, tuple(model.tokenizer.encode(text)), 12, seed=0, greedy=True)
+        for text in texts
+    ]
     return {each.prompt_id: each for each in sampler.sample(asked)}
 
 
 def same(one: dict[str, Completion], other: dict[str, Completion]) -> bool:
     """The same tokens, and then nearly the same log-probs."""
-    if {name: each.tokens for name, each in one.items()} != {name: each.tokens for name, each in other.items()}:
+    if {name: each.tokens for name, each in one.items()} != {
+        name: each.tokens for name, each in other.items()
+    }:
         return False
-    gaps = [abs(a - b) for name in one for a, b in zip(one[name].logprobs, other[name].logprobs, strict=True)]
+    gaps = [
+        abs(a - b)
+        for name in one
+        for a, b in zip(one[name].logprobs, other[name].logprobs, strict=True)
+    ]
     print(f"{len(gaps)} greedy tokens equal, largest |log-prob difference| {max(gaps):.1e}")
     return max(gaps) < TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["whole", "adapter"])
-def test_greedy_answers_change_exactly_when_the_weights_do(kind: str, two: list[ServerProcess], tmp_path: Path) -> None:
+def test_greedy_answers_change_exactly_when_the_weights_do(
+    kind: str, two: list[ServerProcess], tmp_path: Path
+) -> None:
     model = policy(kind)
     stop_ids = Renderer(model.tokenizer).stop_ids
     native = NativeEngine(model, stop_ids, max_model_len=LONGEST)
     served = ServedPolicy(model.tokenizer, stop_ids, LONGEST, "float32")
     engine = Engine("vllm", (two[0].url,))
-    fleet = fleet_of(engine, served, tmp_path / "log", policy=PolicyWeights(model, tmp_path / "weights"))
+    fleet = fleet_of(
+        engine, served, tmp_path / "log", policy=PolicyWeights(model, tmp_path / "weights")
+    )
     fleet.set_weights(1, {})
     first = greedy(fleet, model)
     assert same(first, greedy(native, model))
@@ -132,7 +158,11 @@ def test_greedy_answers_change_exactly_when_the_weights_do(kind: str, two: list[
     # Somebody else gives it weights, or takes the adapter away, as a restart would.
     if kind == "whole":
         path = str(two[0].log.parent / "model")
-        post(two[0], "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
+        post(
+            two[0],
+            "/collective_rpc",
+            {"method": "reload_weights", "kwargs": {"weights_path": path}},
+        )
         post(two[0], "/reset_prefix_cache", {})
         post(two[0], "/update_weight_version", {"new_version": "other"})
     else:
@@ -155,11 +185,20 @@ def test_ten_steps_teach_digits(name: str, tmp_path: Path, request: pytest.Fixtu
     step, though the policy changes in every step."""
     (tmp_path / "reward.py").write_text(REWARD)
     keys: dict[str, Any] = {
-        "algorithm": "grpo", "model": SMOLLM2, "model.dtype": "float32", "data": "arithmetic:8",
-        "rewards": [{"use": f"{tmp_path}/reward.py:digits"}], "rollouts.prompts_per_step": 4,
-        "rollouts.group_size": 4, "rollouts.max_new_tokens": 12, "update.learning_rate": 1.5e-5, "run.steps": 10,
-        "run.save_every": 10, "rollouts.engine": "vllm", **RUNS[name],
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "model": SMOLLM2,
+        "model.dtype": "float32",
+        "data": "arithmetic:8",
+        "rewards": [{"use": f"{tmp_path}/reward.py:digits"}],
+        "rollouts.prompts_per_step": 4,
+        "rollouts.group_size": 4,
+        "rollouts.max_new_tokens": 12,
+        "update.learning_rate": 1.5e-5,
+        "run.steps": 10,
+        "run.save_every": 10,
+        "rollouts.engine": "vllm",
+        **RUNS[name],
+    }
     if "given" in name:
         keys["rollouts.servers"] = [each.url for each in request.getfixturevalue("two")]
     done = ascent.train(keys, run=tmp_path / "run", progress=False, say=print)
@@ -172,5 +211,13 @@ def test_ten_steps_teach_digits(name: str, tmp_path: Path, request: pytest.Fixtu
     assert not (tmp_path / "run" / "weights").exists()
 
 
-REPORTED = ("step", "reward/mean", "sampler/logprob_diff", "sampler/logprob_diff_max", "time/sample", "time/refresh",
-            "time/update", "time/step")  # fmt: skip
+REPORTED = (
+    "step",
+    "reward/mean",
+    "sampler/logprob_diff",
+    "sampler/logprob_diff_max",
+    "time/sample",
+    "time/refresh",
+    "time/update",
+    "time/step",
+)

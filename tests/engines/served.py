@@ -36,8 +36,12 @@ class Served:
     def start(self, port: int = 0) -> None:
         self.model: LanguageModel = load(self.folder)
         self.server = ModelServer(self.model, "tiny", **self.options)
-        self.http = http_server.create_server(self.server.routes(), port=port, token=KEY, error_body=error_body)
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.http = http_server.create_server(
+            self.server.routes(), port=port, token=KEY, error_body=error_body
+        )
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self.thread.start()
 
     @property
@@ -63,11 +67,15 @@ class Served:
         """Status and body of a reply; of a stream the text."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection.request("GET" if body is None else "POST", path, data, {"Authorization": f"Bearer {key}"})
+        connection.request(
+            "GET" if body is None else "POST", path, data, {"Authorization": f"Bearer {key}"}
+        )
         reply = connection.getresponse()
         text = reply.read().decode()
         connection.close()
-        return reply.status, text if reply.getheader("Content-Type") == "text/event-stream" else json.loads(text)
+        return reply.status, text if reply.getheader(
+            "Content-Type"
+        ) == "text/event-stream" else json.loads(text)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)

@@ -29,7 +29,9 @@ from ascent.setup.samplers import Engine, ServedPolicy, fleet_of
 from tests.engines.served import KEY, Served, served, tiny_folder
 from tests.wall_clock import wall_clock
 
-REQUESTS = [Request(f"p{n}", n % 2, tuple(range(5, 9 + n % 5)), 6 + n % 9, seed=n) for n in range(48)]
+REQUESTS = [
+    Request(f"p{n}", n % 2, tuple(range(5, 9 + n % 5)), 6 + n % 9, seed=n) for n in range(48)
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +77,23 @@ def served_policy(model: LanguageModel, longest: int = 64) -> ServedPolicy:
     return ServedPolicy(model.tokenizer, Renderer(model.tokenizer).stop_ids, longest, "float32")
 
 
-def fleet(servers: list[Served], folders: Path, place: Path, *, timeout: float = 30.0) -> ServerFleet:
+def fleet(
+    servers: list[Served], folders: Path, place: Path, *, timeout: float = 30.0
+) -> ServerFleet:
     model = policy(folders)
     engine = Engine("remote", tuple(each.url for each in servers), timeout)
-    found = fleet_of(engine, served_policy(model), place / "log", policy=PolicyWeights(model, place / "weights"))
+    found = fleet_of(
+        engine, served_policy(model), place / "log", policy=PolicyWeights(model, place / "weights")
+    )
     found.set_weights(3, {})
     for each in found._servers:
         each.sampler.at_once = 4  # so that something is left to do when a fault comes
     return found
 
 
-def during(sampler: ServerFleet, fault: Callable[[], None], after: int = 4) -> dict[tuple[str, int], Completion]:
+def during(
+    sampler: ServerFleet, fault: Callable[[], None], after: int = 4
+) -> dict[tuple[str, int], Completion]:
     """Sample, with a fault once a few completions are there; the rest arrives after it."""
     found = []
     stream = sampler.sample(REQUESTS)
@@ -127,7 +135,10 @@ def test_how_many_requests_a_server_works_on(
     model = policy(folders)
     engine = Engine("remote", (two[0].url,), 30.0, concurrency)
     sampler = fleet_of(
-        engine, served_policy(model), tmp_path / "log", policy=PolicyWeights(model, tmp_path / "weights")
+        engine,
+        served_policy(model),
+        tmp_path / "log",
+        policy=PolicyWeights(model, tmp_path / "weights"),
     )
     sampler.set_weights(3, {})
     assert len(by_key(sampler.sample(REQUESTS))) == len(REQUESTS)
@@ -168,7 +179,8 @@ FAULTS: dict[str, Callable[[Served, Path], None]] = {
     "answers 503": lambda server, folders: broken(server, overloaded),
     "answers nonsense": lambda server, folders: broken(server, lambda call: {"choices": "none"}),
     "answers other tokens than it names log-probs for": lambda server, folders: broken(
-        server, lambda call: {"choices": [{"token_ids": [5, 6], "logprobs": {"token_logprobs": [0.0]}}]}
+        server,
+        lambda call: {"choices": [{"token_ids": [5, 6], "logprobs": {"token_logprobs": [0.0]}}]},
     ),
     "given other weights by somebody": lambda server, folders: post(server, 3, folders / "old"),
     "given an older version by somebody": lambda server, folders: post(server, 2, folders / "old"),
@@ -182,7 +194,11 @@ def post(server: Served, version: int, folder: Path) -> None:
 @wall_clock
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_fails_in_mid_step(
-    fault: str, two: list[Served], folders: Path, expected: dict[tuple[str, int], Completion], tmp_path: Path
+    fault: str,
+    two: list[Served],
+    folders: Path,
+    expected: dict[tuple[str, int], Completion],
+    tmp_path: Path,
 ) -> None:
     sampler = fleet(two, folders, tmp_path, timeout=1.0 if fault == "slow" else 30.0)
     assert during(sampler, lambda: FAULTS[fault](two[0], folders)) == expected
@@ -210,7 +226,9 @@ def test_without_any_server_the_step_waits_and_then_fails_with_the_reasons(
     back.join()
     stopped(two[0])
     sampler.patience = 0.5
-    with pytest.raises(RemoteError, match=r"no server for 0.5 s \(http://127.0.0.1:\d+/v1: .*Connection refused"):
+    with pytest.raises(
+        RemoteError, match=r"no server for 0.5 s \(http://127.0.0.1:\d+/v1: .*Connection refused"
+    ):
         list(sampler.sample(REQUESTS))
     two[0].start(port)
     assert by_key(sampler.sample(REQUESTS)) == expected  # and is not lost for good
@@ -235,7 +253,9 @@ def test_what_a_step_waits_for_is_said(
         assert [bool(re.fullmatch(one, each)) for each in said] == [True], said
         stopped(two[1])
 
-        def back(text: str) -> None:  # the servers come back once the waiting was said, on any machine
+        def back(
+            text: str,
+        ) -> None:  # the servers come back once the waiting was said, on any machine
             said.append(text)
             if "no server to sample with" in text:
                 for each, port in zip(two, ports, strict=True):
@@ -246,7 +266,9 @@ def test_what_a_step_waits_for_is_said(
             sampler.set_weights(4, {})
             by_key(sampler.sample(REQUESTS))
     none = f"no server to sample with for 0 s, since [0-9:]+: {two[0].url}: .*; {two[1].url}: .*; the step waits, and"
-    assert re.match(none, said[1]) and said[1].endswith("the run ends after 300 s without any"), said
+    assert re.match(none, said[1]) and said[1].endswith("the run ends after 300 s without any"), (
+        said
+    )
     assert re.match(f"sampling goes on with {two[0].url}, {two[1].url} after", said[2]), said
     sampler.close()
 
@@ -264,7 +286,10 @@ def test_a_full_disk_is_said_before_anything_is_sampled_and_can_be_repaired(
 
     model.save = full  # type: ignore[method-assign]
     sampler.weights = PolicyWeights(model, tmp_path / "weights").folders(adapter=False)
-    with pytest.raises(CheckpointError, match=r"could not be written: .*No space left on device; free some space, or"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"could not be written: .*No space left on device; free some space, or",
+    ):
         sampler.set_weights(4, {})
     assert [each.name for each in (tmp_path / "weights").iterdir()] == ["3"]  # nothing half-written
     with pytest.raises(CheckpointError):
@@ -282,7 +307,9 @@ def test_a_request_that_no_server_can_take_ends_the_step_at_once(
         list(sampler.sample([Request("long", 0, (5, 6), 5000, seed=0)]))
 
 
-def test_no_new_weights_while_completions_are_in_flight(two: list[Served], folders: Path, tmp_path: Path) -> None:
+def test_no_new_weights_while_completions_are_in_flight(
+    two: list[Served], folders: Path, tmp_path: Path
+) -> None:
     sampler = fleet(two, folders, tmp_path)
     stream = sampler.sample(REQUESTS)
     next(stream)
@@ -326,7 +353,9 @@ def test_a_wrong_key_and_a_wrong_address(
     two: list[Served], folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(samplers.SERVER_KEY, "guess")
-    with pytest.raises(ValueError, match=r"cannot be used: .*401.*set ASCENT_SERVER_KEY to its key") as error:
+    with pytest.raises(
+        ValueError, match=r"cannot be used: .*401.*set ASCENT_SERVER_KEY to its key"
+    ) as error:
         fleet(two, folders, tmp_path)
     assert "guess" not in str(error.value)
     monkeypatch.setenv(samplers.SERVER_KEY, KEY)

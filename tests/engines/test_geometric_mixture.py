@@ -52,21 +52,29 @@ def logits(model: LanguageModel, tokens: tuple[int, ...]) -> Tensor:
         return model.module(input_ids=torch.tensor([tokens])).logits[0].double()
 
 
-def mixed(two: tuple[LanguageModel, LanguageModel], tokens: tuple[int, ...], share: float, at: float = 1.0) -> Tensor:
+def mixed(
+    two: tuple[LanguageModel, LanguageModel], tokens: tuple[int, ...], share: float, at: float = 1.0
+) -> Tensor:
     policy_LV, reference_LV = (logits(each, tokens) for each in two)
     return (((1 - share) * policy_LV + share * reference_LV) / at).log_softmax(-1)
 
 
 @pytest.mark.parametrize(("share", "temperature"), [(0.5, 1.0), (0.2, 0.7)])
-def test_recorded_log_probs_are_those_of_the_averaged_logits(two, share: float, temperature: float) -> None:
+def test_recorded_log_probs_are_those_of_the_averaged_logits(
+    two, share: float, temperature: float
+) -> None:
     found = answers(GeometricMixtureSampler(*two, {1}, share=share), temperature=temperature)
     for request in requests():
         done, start = found[request.prompt_id], len(request.tokens) - 1
         exact_LV = mixed(two, request.tokens + done.tokens, share, temperature)[start:-1]
         exact = exact_LV.gather(1, torch.tensor(done.tokens)[:, None])[:, 0]
         assert done.logprobs == pytest.approx(exact.tolist(), abs=1e-5)
-        alone = logits(two[0], request.tokens + done.tokens)[start:-1].div(temperature).log_softmax(-1)
-        assert not torch.allclose(alone.gather(1, torch.tensor(done.tokens)[:, None])[:, 0], exact, atol=1e-2)
+        alone = (
+            logits(two[0], request.tokens + done.tokens)[start:-1].div(temperature).log_softmax(-1)
+        )
+        assert not torch.allclose(
+            alone.gather(1, torch.tensor(done.tokens)[:, None])[:, 0], exact, atol=1e-2
+        )
 
 
 def test_tokens_are_drawn_as_often_as_the_mixture_says(two) -> None:
@@ -77,7 +85,9 @@ def test_tokens_are_drawn_as_often_as_the_mixture_says(two) -> None:
     bin_V = torch.empty_like(likeliest_V)
     bin_V[likeliest_V] = (chance_V[likeliest_V].cumsum(0) * 8 - 1e-9).long().clamp(max=7)
     asked = [Request("p", n, prompt, 1, seed=11) for n in range(draws)]
-    drawn = torch.tensor([each.tokens[0] for each in GeometricMixtureSampler(*two, {1}).sample(asked)])
+    drawn = torch.tensor(
+        [each.tokens[0] for each in GeometricMixtureSampler(*two, {1}).sample(asked)]
+    )
     seen = torch.bincount(bin_V[drawn], minlength=8).double()
 
     def distance(chance_V: Tensor) -> float:
@@ -85,19 +95,24 @@ def test_tokens_are_drawn_as_often_as_the_mixture_says(two) -> None:
         return float(((seen - due) ** 2 / due.clamp(min=1e-9)).sum())
 
     assert distance(chance_V) < 24.3
-    assert min(distance(logits(each, prompt)[-1].softmax(-1)) for each in two) > 24.3  # neither of the two alone
+    assert (
+        min(distance(logits(each, prompt)[-1].softmax(-1)) for each in two) > 24.3
+    )  # neither of the two alone
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_mixture_of_one_is_that_one(two, share: float) -> None:
     one = HFSampler(two[int(share)], {1})
-    assert {name: each.tokens for name, each in answers(GeometricMixtureSampler(*two, {1}, share=share)).items()} == {
-        name: each.tokens for name, each in answers(one).items()
-    }
+    assert {
+        name: each.tokens
+        for name, each in answers(GeometricMixtureSampler(*two, {1}, share=share)).items()
+    } == {name: each.tokens for name, each in answers(one).items()}
 
 
 def test_composition_does_not_change_what_is_sampled(two) -> None:
-    together = {name: each.tokens for name, each in answers(GeometricMixtureSampler(*two, {1})).items()}
+    together = {
+        name: each.tokens for name, each in answers(GeometricMixtureSampler(*two, {1})).items()
+    }
     alone = GeometricMixtureSampler(*two, {1}, batch_size=1).sample(reversed(requests()))
     assert {each.prompt_id: each.tokens for each in alone} == together
 
@@ -118,7 +133,9 @@ def test_without_its_adapter_the_policy_is_its_own_reference(folder: Path) -> No
             weight.add_(0.3)
     shared = answers(GeometricMixtureSampler(policy, lora.WithoutAdapter(policy), {1}))
     apart = answers(GeometricMixtureSampler(policy, louder(load(folder)), {1}))
-    assert {name: each.tokens for name, each in shared.items()} == {name: each.tokens for name, each in apart.items()}
+    assert {name: each.tokens for name, each in shared.items()} == {
+        name: each.tokens for name, each in apart.items()
+    }
     for name, each in shared.items():
         assert each.logprobs == pytest.approx(apart[name].logprobs, abs=1e-5)
     assert answers(HFSampler(policy, {1})) != shared  # the adapter is back on, and has an opinion
@@ -131,5 +148,7 @@ def test_both_models_have_their_own_attention_back_afterwards(two) -> None:
 
 
 def test_a_share_is_a_share(two) -> None:
-    with pytest.raises(ValueError, match=r"share=1\.5, but the reference's share must lie between 0 and 1"):
+    with pytest.raises(
+        ValueError, match=r"share=1\.5, but the reference's share must lie between 0 and 1"
+    ):
         GeometricMixtureSampler(*two, {1}, share=1.5)

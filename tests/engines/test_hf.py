@@ -51,7 +51,9 @@ def test_greedy_equals_transformers_generate(folder: Path, model: LanguageModel)
 
 
 def test_recorded_log_probs_equal_the_packed_training_forward(model: LanguageModel) -> None:
-    for completion, request in zip(HFSampler(model, {1}).sample(requests(temperature=0.7)), requests(), strict=True):
+    for completion, request in zip(
+        HFSampler(model, {1}).sample(requests(temperature=0.7)), requests(), strict=True
+    ):
         tokens = torch.tensor(request.tokens + completion.tokens)
         batch = {
             "tokens_T": tokens,
@@ -61,23 +63,33 @@ def test_recorded_log_probs_equal_the_packed_training_forward(model: LanguageMod
         }
         with torch.no_grad():
             trained = model.outputs(batch, frozenset({"logprobs_T"}), 0.7)["logprobs_T"]
-        assert completion.logprobs == pytest.approx(trained[len(request.tokens) :].tolist(), abs=1e-5)
+        assert completion.logprobs == pytest.approx(
+            trained[len(request.tokens) :].tolist(), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize(
-    ("family", "numbers"), [("gemma2", {"attn_logit_softcapping": 0.5}), ("gpt_oss", {"sliding_window": 4})]
+    ("family", "numbers"),
+    [("gemma2", {"attn_logit_softcapping": 0.5}), ("gpt_oss", {"sliding_window": 4})],
 )
 def test_what_transformers_own_sdpa_leaves_out_is_honoured(
     tmp_path: Path, family: str, numbers: dict[str, Any]
 ) -> None:
     """Soft caps and sinks: log-probs are those of the packed forward, which a test compares with eager attention."""
-    model = load(create(tmp_path / family, family=family, hidden=32, initializer_range=0.25, seed=0, **numbers))
+    model = load(
+        create(
+            tmp_path / family, family=family, hidden=32, initializer_range=0.25, seed=0, **numbers
+        )
+    )
     test_recorded_log_probs_equal_the_packed_training_forward(model)
 
 
 def test_composition_does_not_change_what_is_sampled(model: LanguageModel) -> None:
     together = {c.prompt_id: c.tokens for c in HFSampler(model, {1}).sample(requests())}
-    alone = {c.prompt_id: c.tokens for c in HFSampler(model, {1}, batch_size=1).sample(reversed(requests()))}
+    alone = {
+        c.prompt_id: c.tokens
+        for c in HFSampler(model, {1}, batch_size=1).sample(reversed(requests()))
+    }
     assert together == alone
 
 
@@ -94,11 +106,22 @@ def test_the_models_own_attention_is_back_afterwards(model: LanguageModel) -> No
 
 def test_stops_and_budgets(model: LanguageModel) -> None:
     everything = range(model.module.config.vocab_size)
-    assert all(c.stop == "eos" and len(c.tokens) == 1 for c in HFSampler(model, everything).sample(requests()))
-    assert all(c.truncated and len(c.tokens) == 8 for c in HFSampler(model, {-1}).sample(requests()))
+    assert all(
+        c.stop == "eos" and len(c.tokens) == 1
+        for c in HFSampler(model, everything).sample(requests())
+    )
+    assert all(
+        c.truncated and len(c.tokens) == 8 for c in HFSampler(model, {-1}).sample(requests())
+    )
     with pytest.raises(ValueError, match="without stop ids"):
         HFSampler(model, ())
-    unsupported: dict[str, Any] = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "min_new_tokens": 2, "stop": ("a",)}
+    unsupported: dict[str, Any] = {
+        "top_p": 0.9,
+        "top_k": 3,
+        "min_p": 0.1,
+        "min_new_tokens": 2,
+        "stop": ("a",),
+    }
     for name, value in unsupported.items():
         with pytest.raises(ValueError, match=f"{name}=.*use the native engine"):
             list(HFSampler(model, {1}).sample(requests(**{name: value})))
@@ -114,5 +137,7 @@ def test_stop_ids_of_a_request_end_it_as_in_the_native_engine(model: LanguageMod
         same = free[each.prompt_id]
         cut = same[: same.index(end) + 1] if end in same else same
         assert each.tokens == cut and (each.stop == "stop") == (end in same)
-    native = {each.prompt_id: (each.tokens, each.stop) for each in NativeEngine(model, {1}).sample(wanted)}
+    native = {
+        each.prompt_id: (each.tokens, each.stop) for each in NativeEngine(model, {1}).sample(wanted)
+    }
     assert native == {each.prompt_id: (each.tokens, each.stop) for each in found}

@@ -22,7 +22,16 @@ from ascent.setup import samplers
 from ascent.setup.policy_weights import PolicyWeights
 from ascent.setup.samplers import Engine, placed_fleet
 from tests.engines.served import KEY, Served, served
-from tests.engines.test_fleet import REQUESTS, by_key, during, expected, folders, policy, served_policy, slowed
+from tests.engines.test_fleet import (
+    REQUESTS,
+    by_key,
+    during,
+    expected,
+    folders,
+    policy,
+    served_policy,
+    slowed,
+)
 
 __all__ = ["expected", "folders"]  # fixtures
 
@@ -59,7 +68,9 @@ class Launcher:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def fleet(launcher: Launcher, folders: Path, place: Path, numerics: str | None = None) -> ServerFleet:
+def fleet(
+    launcher: Launcher, folders: Path, place: Path, numerics: str | None = None
+) -> ServerFleet:
     model = policy(folders)
     given = served_policy(model)
     given = samplers.replace(given, numerics=numerics)
@@ -72,16 +83,25 @@ def few_at_once(sampler: ServerFleet) -> None:
         each.sampler.at_once = 4  # so that something is left to do when a change comes
 
 
-def test_a_run_asks_with_a_model_that_stays(folders: Path, tmp_path: Path, three: list[Served]) -> None:
+def test_a_run_asks_with_a_model_that_stays(
+    folders: Path, tmp_path: Path, three: list[Served]
+) -> None:
     launcher = Launcher(tmp_path)
     launcher.when_asked(lambda: launcher.place(three[0]))
     sampler = fleet(launcher, folders, tmp_path)
     sampler.set_weights(3, {})
     wanted = launcher.files.wanted()
-    assert wanted is not None and wanted.model == str(tmp_path / "weights" / "3") and wanted.max_model_len == 64
+    assert (
+        wanted is not None
+        and wanted.model == str(tmp_path / "weights" / "3")
+        and wanted.max_model_len == 64
+    )
     sampler.set_weights(4, {})
     sampler.set_weights(5, {})
-    assert sorted(each.name for each in (tmp_path / "weights").iterdir()) == ["3", "5"]  # servers may start with 3
+    assert sorted(each.name for each in (tmp_path / "weights").iterdir()) == [
+        "3",
+        "5",
+    ]  # servers may start with 3
     sampler.close()
     assert not (tmp_path / "samplers").exists() and not (tmp_path / "weights").exists()
 
@@ -140,7 +160,9 @@ def test_all_may_go_and_others_come(
     sampler.close()
 
 
-def test_one_that_does_not_answer_yet_is_tried_again(folders: Path, tmp_path: Path, three: list[Served]) -> None:
+def test_one_that_does_not_answer_yet_is_tried_again(
+    folders: Path, tmp_path: Path, three: list[Served]
+) -> None:
     launcher = Launcher(tmp_path)
     absent = Served(folders / "old")
     absent.stop()
@@ -168,13 +190,17 @@ def test_waiting_for_the_first_sampler_is_said(
     with progress.notes_to(listen):
         sampler.set_weights(3, {})
     first = r"waiting for the first sampler for 0 s, since [0-9:]+: "
-    assert re.fullmatch(f"{first}the launcher lists none yet; the run ends after 1800 s", said[0]), said
+    assert re.fullmatch(
+        f"{first}the launcher lists none yet; the run ends after 1800 s", said[0]
+    ), said
     assert any(re.match(rf"{first}{absent.url}: .*Connection refused", each) for each in said), said
     assert any(each.startswith("the first sampler answers after") for each in said), said
     sampler.close()
 
 
-def test_a_launcher_that_gave_up_ends_the_run_with_its_reason(folders: Path, tmp_path: Path) -> None:
+def test_a_launcher_that_gave_up_ends_the_run_with_its_reason(
+    folders: Path, tmp_path: Path
+) -> None:
     launcher = Launcher(tmp_path)
     launcher.when_asked(lambda: launcher.place(error="5 samplers in a row did not start"))
     with pytest.raises(RemoteError, match="5 samplers in a row did not start"):
@@ -188,5 +214,7 @@ def test_a_server_with_other_numerics_is_refused_where_bits_matter(
     launcher.when_asked(lambda: launcher.place(three[0]))
     sampler = fleet(launcher, folders, tmp_path, numerics="another CPU")
     assert sampler.exact
-    with pytest.raises(RemoteError, match=r"computes other bits .* than the trainer \(another CPU\)"):
+    with pytest.raises(
+        RemoteError, match=r"computes other bits .* than the trainer \(another CPU\)"
+    ):
         sampler.set_weights(3, {})

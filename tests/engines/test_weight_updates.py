@@ -24,16 +24,20 @@ class VLLM:
         self.calls: list[Any] = []
         self.restart()
         self.http = http_server.create_server(self.routes())
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
 
     def restart(self) -> None:
         self.version, self.adapters = "default", dict[str, str]()
 
     def routes(self) -> dict[str, Route]:
         posts = {
-            "/collective_rpc": self.reload, "/reset_prefix_cache": lambda body: {"success": True},
-            "/update_weight_version": self.set_version, "/weight_checker": lambda body: {"checksums": self.weights()},
-        }  # fmt: skip
+            "/collective_rpc": self.reload,
+            "/reset_prefix_cache": lambda body: {"success": True},
+            "/update_weight_version": self.set_version,
+            "/weight_checker": lambda body: {"checksums": self.weights()},
+        }
         if self.lora:
             posts |= {"/v1/load_lora_adapter": self.load, "/v1/unload_lora_adapter": self.unload}
         gets = {
@@ -41,13 +45,19 @@ class VLLM:
             "/weight_info": lambda: {"weight_version": self.version},
             "/server_info": lambda: {"vllm_config": f"dtype=x, device_config={self.device}, y"},
         }
-        found = {path: Route("GET", lambda call, reply=reply: reply()) for path, reply in gets.items()}
+        found = {
+            path: Route("GET", lambda call, reply=reply: reply()) for path, reply in gets.items()
+        }
         for path, handle in posts.items():
-            found[path] = Route("POST", lambda call, handle=handle: handle(json.loads(call.body)), 1 << 16)
+            found[path] = Route(
+                "POST", lambda call, handle=handle: handle(json.loads(call.body)), 1 << 16
+            )
         return found
 
     def weights(self) -> dict[str, str]:
-        return dict.fromkeys(("model.embed_tokens.weight", *["lm_head.weight"] * self.own_head), "0")
+        return dict.fromkeys(
+            ("model.embed_tokens.weight", *["lm_head.weight"] * self.own_head), "0"
+        )
 
     def reload(self, body: Any) -> Any:
         self.calls.append(("reload", body["kwargs"]["weights_path"]))
@@ -97,13 +107,23 @@ def adapter_of(folder: Path, base: Path) -> Path:
         ({"lora": False}, False, False, False),
         ({"device": "cpu"}, True, False, True),
         ({"device": "cpu", "own_head": False}, True, True, True),
-        ({"own_head": False}, False, False, True),  # on a GPU a tied head is the embeddings' own tensor
+        (
+            {"own_head": False},
+            False,
+            False,
+            True,
+        ),  # on a GPU a tied head is the embeddings' own tensor
     ],
     indirect=["vllm"],
 )
 def test_what_a_server_can_do(vllm: VLLM, needs: bool, keeps: bool, adapters: bool) -> None:
     found = updates_of(vllm).check()
-    assert (found.name, found.needs_head, found.keeps_head, found.takes_adapters) == ("policy", needs, keeps, adapters)
+    assert (found.name, found.needs_head, found.keeps_head, found.takes_adapters) == (
+        "policy",
+        needs,
+        keeps,
+        adapters,
+    )
     assert not vllm.calls
 
 
@@ -117,7 +137,9 @@ def test_whole_weights_have_a_stamp_of_their_own(vllm: VLLM, tmp_path: Path) -> 
     assert updates.stamp() != again.stamp
 
 
-def test_an_adapter_has_a_name_of_its_own_and_its_base_is_loaded_once(vllm: VLLM, tmp_path: Path) -> None:
+def test_an_adapter_has_a_name_of_its_own_and_its_base_is_loaded_once(
+    vllm: VLLM, tmp_path: Path
+) -> None:
     updates, base = updates_of(vllm), tmp_path / "base"
     updates.check()
     one, two = (adapter_of(tmp_path / str(n), base) for n in (1, 2))
@@ -127,14 +149,23 @@ def test_an_adapter_has_a_name_of_its_own_and_its_base_is_loaded_once(vllm: VLLM
     assert vllm.adapters.keys() == {first.model, again.model} and first.stamp != again.stamp
     second = updates.push(2, two)
     assert vllm.adapters == {second.model: str(two)}
-    assert vllm.calls == [("reload", str(base)), ("load", str(one)), ("load", str(one)), ("unload", str(one)),
-                          ("unload", str(one)), ("load", str(two))]  # fmt: skip
+    assert vllm.calls == [
+        ("reload", str(base)),
+        ("load", str(one)),
+        ("load", str(one)),
+        ("unload", str(one)),
+        ("unload", str(one)),
+        ("load", str(two)),
+    ]
     assert updates.stamp({}) == updates.stamp() == second.stamp
     vllm.adapters.clear()
     assert updates.stamp() != second.stamp
     vllm.restart()
     third = updates.push(2, two)  # base and all
-    assert vllm.calls[-2:] == [("reload", str(base)), ("load", str(two))] and updates.stamp() == third.stamp
+    assert (
+        vllm.calls[-2:] == [("reload", str(base)), ("load", str(two))]
+        and updates.stamp() == third.stamp
+    )
 
 
 def test_a_prefix_cache_that_is_not_emptied_is_an_error(vllm: VLLM, tmp_path: Path) -> None:
@@ -151,5 +182,7 @@ def test_a_server_without_the_routes_is_named(vllm: VLLM) -> None:
         raise HTTPError(404, "Not Found")
 
     vllm.http.routes["/weight_info"] = Route("GET", missing)
-    with pytest.raises(ValueError, match=r"has no route /weight_info; start vLLM .* with VLLM_SERVER_DEV_MODE=1"):
+    with pytest.raises(
+        ValueError, match=r"has no route /weight_info; start vLLM .* with VLLM_SERVER_DEV_MODE=1"
+    ):
         updates_of(vllm).check()

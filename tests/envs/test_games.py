@@ -78,7 +78,10 @@ def test_twenty_questions() -> None:
 
 def test_things_of_ones_own() -> None:
     things = {"oak": ["tall"], "moss": ["small"]}
-    assert heard(find_env("twenty_questions", things=things)(asked("?", "oak")).reply("is it tall?")) == "yes\n"
+    assert (
+        heard(find_env("twenty_questions", things=things)(asked("?", "oak")).reply("is it tall?"))
+        == "yes\n"
+    )
     with pytest.raises(ValueError, match="the answer 'fox', but the things are oak, moss"):
         find_env("twenty_questions", things=things)(asked("?", "fox"))
     with pytest.raises(ValueError, match="'tall' is a thing and a property"):

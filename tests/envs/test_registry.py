@@ -62,8 +62,12 @@ def test_a_function_and_a_class_of_a_file(file: str) -> None:
 
 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("elsewhere", "ascent.envs.single_turn:SingleTurn", "ascent.envs")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "ascent.envs" else [])
+    entry = importlib.metadata.EntryPoint(
+        "elsewhere", "ascent.envs.single_turn:SingleTurn", "ascent.envs"
+    )
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [entry] if group == "ascent.envs" else []
+    )
     assert find_env("elsewhere")(PROMPT).first() == PROMPT
 
 
@@ -79,7 +83,9 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{file}:echo", {"time": 2}, "has no option time; it has times"),
     ],
 )
-def test_what_does_not_fit_is_refused(name: str, options: dict[str, object], words: str, file: str) -> None:
+def test_what_does_not_fit_is_refused(
+    name: str, options: dict[str, object], words: str, file: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         find_env(name.format(file=file), **options)
 

@@ -20,7 +20,9 @@ def corpus(tmp_path: Path) -> str:
 def test_rare_words_and_short_passages_come_first(corpus: str) -> None:
     search = Search(corpus, results=2)
     assert search("What is the frog?").splitlines()[0] == "1. the frog is green"
-    assert search("GREEN") == "1. the frog is green\n2. the crocodile is green and lies in the river"
+    assert (
+        search("GREEN") == "1. the frog is green\n2. the crocodile is green and lies in the river"
+    )
     assert search("elephant") == "nothing found"
 
 
@@ -30,7 +32,9 @@ def test_ties_go_by_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 def test_titles_of_a_jsonl(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "it is red", "title": "Fox"}\n{"text": "it is green"}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "it is red", "title": "Fox"}\n{"text": "it is green"}\n'
+    )
     assert Search(str(tmp_path / "a.jsonl"))("fox") == "1. Fox: it is red"
 
 

@@ -52,8 +52,12 @@ def test_both_views_have_the_gradient_of_reinforce_on_policy(example):
     by_hand = -((episodes.rewards_B - 0.1) * logprobs_T.reshape(64, -1).sum(1)).mean()
     expected = example.gradient(by_hand, model)
     old_logprobs_T = logprobs_T.detach()
-    assert torch.allclose(example.bandit_gradient(model, episodes, old_logprobs_T, 0.1), expected, atol=1e-14)
-    assert torch.allclose(example.mdp_gradient(model, episodes, old_logprobs_T, 0.1), expected, atol=1e-14)
+    assert torch.allclose(
+        example.bandit_gradient(model, episodes, old_logprobs_T, 0.1), expected, atol=1e-14
+    )
+    assert torch.allclose(
+        example.mdp_gradient(model, episodes, old_logprobs_T, 0.1), expected, atol=1e-14
+    )
     assert expected.norm() > 1e-3
 
 

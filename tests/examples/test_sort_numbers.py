@@ -42,7 +42,10 @@ def test_words_do_not_matter_and_order_does(example, text, right):
     prompt = Prompt("p", (Message("user", example.ASK.format("19, 3, 9")),), "3 9 19")
     for stop, ended in (("eos", 0.2), ("length", 0.0)):
         turn = Turn((1,), Completion("p", 0, (2,), (-0.5,), (0,), stop), text)
-        assert example.in_order(Rollout(prompt, 0, (turn,))) == {"correct": right, "ended": ended * right}
+        assert example.in_order(Rollout(prompt, 0, (turn,))) == {
+            "correct": right,
+            "ended": ended * right,
+        }
 
 
 def test_held_out_sets_are_never_trained_on(example):
@@ -55,7 +58,17 @@ def test_held_out_sets_are_never_trained_on(example):
 @pytest.mark.slow
 def test_it_runs_as_a_program(example, tmp_path, monkeypatch, capsys):
     model = tiny.create(tmp_path / "model")
-    given = [str(model), "--run", str(tmp_path / "run"), "--steps", "1", "--prompts", "2", "--heldout", "4"]
+    given = [
+        str(model),
+        "--run",
+        str(tmp_path / "run"),
+        "--steps",
+        "1",
+        "--prompts",
+        "2",
+        "--heldout",
+        "4",
+    ]
     monkeypatch.setattr(sys, "argv", ["sort_numbers.py", *given])
     example.main()
     assert "held-out accuracy by step: 0: 0.000, 1: 0.000" in capsys.readouterr().out

@@ -13,7 +13,9 @@ def prompt(name: str = "p", text: str = "Which?") -> Prompt:
 
 
 def answers(*texts: str, model: str = "m", place: int = 0) -> list[Answer]:
-    return [Answer(f"{place}.{number}", model, text, len(text)) for number, text in enumerate(texts)]
+    return [
+        Answer(f"{place}.{number}", model, text, len(text)) for number, text in enumerate(texts)
+    ]
 
 
 def question(*texts: str, name: str = "p") -> Comparison:
@@ -26,9 +28,21 @@ def shown(*texts: str, name: str = "p", swapped: bool = False, repeat: int = 0) 
 
 
 def choice(
-    name: str, annotator: str, verdict: str, *, swapped: bool = False, repeat: int = 0, numbers: Any = None
+    name: str,
+    annotator: str,
+    verdict: str,
+    *,
+    swapped: bool = False,
+    repeat: int = 0,
+    numbers: Any = None,
 ) -> dict[str, Any]:
     """A row as the ledger holds it, of two answers 0.0 and 0.1."""
     ids = ["0.1", "0.0"] if swapped else ["0.0", "0.1"]
-    row: dict[str, Any] = {"id": name, "annotator": annotator, "verdict": verdict, "shown": ids, "repeat": repeat}
+    row: dict[str, Any] = {
+        "id": name,
+        "annotator": annotator,
+        "verdict": verdict,
+        "shown": ids,
+        "repeat": repeat,
+    }
     return row | ({"ranks": numbers} if numbers else {})

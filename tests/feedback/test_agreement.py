@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.feedback.agreement import agreement, agreement_lines, cohen, krippendorff, preference_labels, squared
+from ascent.feedback.agreement import (
+    agreement,
+    agreement_lines,
+    cohen,
+    krippendorff,
+    preference_labels,
+    squared,
+)
 from ascent.feedback.verdicts import Verdict, verdict_row
 from tests.feedback.made import choice, shown
 
@@ -38,8 +45,18 @@ def test_labels_do_not_depend_on_the_order_shown():
 
 
 def test_rankings_come_apart_into_preferences():
-    row = {"id": "p", "annotator": "ann", "verdict": "ranked", "shown": ["0.2", "0.0", "0.1"], "ranks": [1, 2, 2]}
-    assert preference_labels(row) == {("p", "0.0", "0.1"): "tie", ("p", "0.0", "0.2"): "b", ("p", "0.1", "0.2"): "b"}
+    row = {
+        "id": "p",
+        "annotator": "ann",
+        "verdict": "ranked",
+        "shown": ["0.2", "0.0", "0.1"],
+        "ranks": [1, 2, 2],
+    }
+    assert preference_labels(row) == {
+        ("p", "0.0", "0.1"): "tie",
+        ("p", "0.0", "0.2"): "b",
+        ("p", "0.1", "0.2"): "b",
+    }
     rated = row | {"verdict": "rated", "ratings": [1, 2, 2]}
     del rated["ranks"]
     assert preference_labels(rated)["p", "0.0", "0.2"] == "a"
@@ -48,7 +65,9 @@ def test_rankings_come_apart_into_preferences():
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("form", ["rankings", "ratings"])
 def test_all_bad_is_both_bad_of_any_two(form, count):
-    row = verdict_row(shown(*"wxyz"[:count]), Verdict("both_bad"), form=form, annotator="ann", time="now")
+    row = verdict_row(
+        shown(*"wxyz"[:count]), Verdict("both_bad"), form=form, annotator="ann", time="now"
+    )
     assert row["set_aside"] == "both bad"
     pairs = {2: 1, 3: 3, 4: 6}[count]
     assert list(preference_labels(row).values()) == ["both_bad"] * pairs
@@ -61,12 +80,23 @@ def test_one_of_two_annotators_says_all_bad_by_hand():
     Alike are the three of q: share 1/2. Of the labels ann's are 3 a and 3 both_bad, bob's 6 both_bad: expected 3/6, so
     kappa 0. A ranking in which all are equal is a tie of every pair, which is something else than all bad.
     """
-    bad, ranked, equal = Verdict("both_bad"), Verdict("ranked", (1.0, 2.0, 3.0)), Verdict("ranked", (1.0, 1.0, 1.0))
+    bad, ranked, equal = (
+        Verdict("both_bad"),
+        Verdict("ranked", (1.0, 2.0, 3.0)),
+        Verdict("ranked", (1.0, 1.0, 1.0)),
+    )
 
     def said(name, who, verdict):
-        return verdict_row(shown("x", "y", "z", name=name), verdict, form="rankings", annotator=who, time="now")
+        return verdict_row(
+            shown("x", "y", "z", name=name), verdict, form="rankings", annotator=who, time="now"
+        )
 
-    rows = [said("p", "ann", ranked), said("p", "bob", bad), said("q", "ann", bad), said("q", "bob", bad)]
+    rows = [
+        said("p", "ann", ranked),
+        said("p", "bob", bad),
+        said("q", "ann", bad),
+        said("q", "bob", bad),
+    ]
     found = agreement(rows)
     assert found.between is not None
     assert (found.between.share, found.between.units) == (0.5, 6)
@@ -79,18 +109,34 @@ def test_one_of_two_annotators_says_all_bad_by_hand():
 def test_all_bad_twice_agrees_with_itself():
     bad = Verdict("both_bad")
     there, back = shown("x", "y", "z"), shown("x", "y", "z", swapped=True, repeat=1)
-    rows = [verdict_row(each, bad, form="ratings", annotator="ann", time="now") for each in (there, back)]
+    rows = [
+        verdict_row(each, bad, form="ratings", annotator="ann", time="now")
+        for each in (there, back)
+    ]
     assert agreement(rows).self_agreement["ann"][1:] == (1, None, 3)
 
 
 def test_two_annotators_by_hand():
     """Of four shared questions three alike: a/a, a/a, b/b, tie/a. Expected (2*3 + 1*1) / 16, so kappa 5/9."""
-    said = {"p": ("first", "first"), "q": ("first", "first"), "r": ("second", "second"), "s": ("tie", "first")}
-    rows = [choice(name, who, word) for name, words in said.items() for who, word in zip("ab", words, strict=True)]
+    said = {
+        "p": ("first", "first"),
+        "q": ("first", "first"),
+        "r": ("second", "second"),
+        "s": ("tie", "first"),
+    }
+    rows = [
+        choice(name, who, word)
+        for name, words in said.items()
+        for who, word in zip("ab", words, strict=True)
+    ]
     found = agreement([*rows, choice("t", "a", "first")]).between
     assert found is not None
     assert (found.measure, found.share, found.units) == ("Cohen's kappa", 0.75, 4)
-    assert found.chance_corrected == pytest.approx((0.75 - 7 / 16) / (1 - 7 / 16)) == pytest.approx(5 / 9)
+    assert (
+        found.chance_corrected
+        == pytest.approx((0.75 - 7 / 16) / (1 - 7 / 16))
+        == pytest.approx(5 / 9)
+    )
 
 
 def test_three_annotators_get_alpha():
@@ -112,12 +158,20 @@ def test_somebody_who_always_takes_the_first_contradicts_itself():
     told = "\n".join(agreement_lines(found))
     assert "ann: 40 first" in told
     assert "0.0% of 20, Cohen's kappa -1.000" in told
-    assert "shown first in 100.0% of 40 choices (95% interval 91.2% to 100.0%): a position bias" in told
+    assert (
+        "shown first in 100.0% of 40 choices (95% interval 91.2% to 100.0%): a position bias"
+        in told
+    )
 
 
 def test_somebody_steady_agrees_with_itself_and_shows_no_bias():
     rows = [choice(str(n), "ann", "first" if n % 2 else "second") for n in range(20)]
-    rows += [choice(str(n), "ann", "second" if n % 2 else "first", swapped=True, repeat=1) for n in range(20)]
+    rows += [
+        choice(str(n), "ann", "second" if n % 2 else "first", swapped=True, repeat=1)
+        for n in range(20)
+    ]
     found = agreement(rows)
-    assert found.self_agreement["ann"].share == 1 and found.self_agreement["ann"].chance_corrected == pytest.approx(1)
+    assert found.self_agreement["ann"].share == 1 and found.self_agreement[
+        "ann"
+    ].chance_corrected == pytest.approx(1)
     assert "bias" not in "\n".join(agreement_lines(found))

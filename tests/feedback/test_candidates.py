@@ -14,7 +14,14 @@ from ascent.records import Message
 
 
 def sample(step: int, name: str, completion: str, **more: Any) -> dict[str, Any]:
-    record = {"step": step, "id": name, "sample": 0, "prompt": f"{name}?", "completion": completion, "tokens": ["a"]}
+    record = {
+        "step": step,
+        "id": name,
+        "sample": 0,
+        "prompt": f"{name}?",
+        "completion": completion,
+        "tokens": ["a"],
+    }
     return record | more
 
 
@@ -34,10 +41,19 @@ def write_rows(path: Path, *rows: dict[str, Any]) -> str:
 def test_the_groups_of_a_run(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a?"}]
     run = make_run(
-        tmp_path / "grpo", sample(1, "a", "x", messages=turns), sample(1, "a", "y", messages=turns),
-        sample(1, "b", "z"), "{broken\n", "[]\n", "null\n", '{"step": 1}\n', sample(2, "a", "w"), sample(2, "a", "v"),
-        sample(2, "c", "episode", ended="done"), '{"step": 3, "id": "a", "comp',
-    )  # fmt: skip
+        tmp_path / "grpo",
+        sample(1, "a", "x", messages=turns),
+        sample(1, "a", "y", messages=turns),
+        sample(1, "b", "z"),
+        "{broken\n",
+        "[]\n",
+        "null\n",
+        '{"step": 1}\n',
+        sample(2, "a", "w"),
+        sample(2, "a", "v"),
+        sample(2, "c", "episode", ended="done"),
+        '{"step": 3, "id": "a", "comp',
+    )
     assert is_run(str(run)) and not is_run(str(tmp_path))
     found = read_run_candidates(run)
     assert [each.id for each in found.prompts] == ["a@1", "b@1", "a@2"]
@@ -57,7 +73,9 @@ def test_the_groups_of_a_run(tmp_path: Path) -> None:
 
 def test_a_run_without_rollouts_says_how_to_get_answers(tmp_path: Path) -> None:
     run = make_run(tmp_path / "sft")
-    with pytest.raises(ValueError, match=r"has no logged rollouts.*ascent label .*sft --prompts PROMPTS"):
+    with pytest.raises(
+        ValueError, match=r"has no logged rollouts.*ascent label .*sft --prompts PROMPTS"
+    ):
         read_run_candidates(run)
     run = make_run(tmp_path / "tools", sample(1, "c", "x", ended="done"))
     with pytest.raises(ValueError, match=r"\(1 episodes of an environment\)"):
@@ -82,7 +100,10 @@ def test_one_answer_in_a_row_belongs_to_the_others_of_its_question(tmp_path: Pat
         ("1.1", "new", "z"),
     ]
     questions, left = make_comparisons(found.prompts, found.answers, "rankings", seed=0)
-    assert len(questions) == 1 and left == {"empty answers": 1, "prompts whose answers are all equal": 1}
+    assert len(questions) == 1 and left == {
+        "empty answers": 1,
+        "prompts whose answers are all equal": 1,
+    }
     assert len(read_file_candidates(name, limit=1).prompts) == 1
     assert len(read_file_candidates(f"{name}:2").prompts) == 2
 
@@ -102,23 +123,34 @@ def test_lists_and_pairs(tmp_path: Path) -> None:
         )
     )
     texts = {
-        found.prompts[n].messages[-1].content: [a.text for a in found.answers[found.prompts[n].id]] for n in range(4)
+        found.prompts[n].messages[-1].content: [a.text for a in found.answers[found.prompts[n].id]]
+        for n in range(4)
     }
-    assert texts == {"a?": ["x", "y", "z"], "b?": ["good", "bad"], "c?": ["1", "2"], "d?": ["tied", "with this"]}
+    assert texts == {
+        "a?": ["x", "y", "z"],
+        "b?": ["good", "bad"],
+        "c?": ["1", "2"],
+        "d?": ["tied", "with this"],
+    }
     assert [a.id for a in found.answers[found.prompts[0].id]] == ["0.0", "1.0", "0.1"]
 
 
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"prompt": "a?", "responses": ["x", "y"], "models": ["m"]}, "one model for each of the 2 responses"),
+        (
+            {"prompt": "a?", "responses": ["x", "y"], "models": ["m"]},
+            "one model for each of the 2 responses",
+        ),
         ({"responses": ["x", "y"]}, "no value in any of the columns prompt"),
         ({"prompt": "a?"}, "no value in any of the columns completion"),
         ({"prompt": "a?", "responses": ["x", 5]}, r"responses\[1\] is int 5"),
         ({"prompt": "a?", "chosen": "x", "rejected": "x"}, "chosen equals rejected"),
     ],
 )
-def test_a_row_that_is_no_question_is_refused_with_its_line(tmp_path: Path, row: dict, problem: str) -> None:
+def test_a_row_that_is_no_question_is_refused_with_its_line(
+    tmp_path: Path, row: dict, problem: str
+) -> None:
     name = write_rows(tmp_path / "a.jsonl", {"prompt": "q?", "responses": ["x", "y"]}, row)
     with pytest.raises(ValueError, match=rf"a\.jsonl:2: .*{problem}"):
         read_file_candidates(name)

@@ -13,7 +13,11 @@ def test_blank_and_equal_answers_are_not_asked_about_and_are_counted():
     said = {"a": answers("x", " x ", "", "y"), "b": answers("same", "same")}
     found, left = make_comparisons(prompts, said, "pairs", seed=0, per_prompt=9)
     assert [each.id for each in found] == ["a#0.0-0.3"]
-    assert left == {"empty answers": 1, "duplicate answers": 2, "prompts whose answers are all equal": 1}
+    assert left == {
+        "empty answers": 1,
+        "duplicate answers": 2,
+        "prompts whose answers are all equal": 1,
+    }
 
 
 def test_with_several_models_pairs_cross_them():
@@ -27,14 +31,19 @@ def test_pairs_are_drawn_by_the_seed():
     said = {"a": answers(*"abcdefgh")}
 
     def drawn(seed: int) -> list[str]:
-        return [each.id for each in make_comparisons([prompt("a")], said, "pairs", seed=seed, per_prompt=5)[0]]
+        return [
+            each.id
+            for each in make_comparisons([prompt("a")], said, "pairs", seed=seed, per_prompt=5)[0]
+        ]
 
     assert drawn(0) == drawn(0) != drawn(1)
     assert len(set(drawn(0))) == 5
 
 
 def test_rankings_ask_about_all_answers_at_once_up_to_nine():
-    found, left = make_comparisons([prompt("a")], {"a": answers(*"abcdefghijk")}, "rankings", seed=0)
+    found, left = make_comparisons(
+        [prompt("a")], {"a": answers(*"abcdefghijk")}, "rankings", seed=0
+    )
     assert len(found) == 1 and len(found[0].answers) == 9
     assert left == {"answers beyond nine": 2}
 
@@ -44,7 +53,11 @@ def test_each_side_is_first_about_as_often_and_annotators_see_other_orders():
     ann, ben = (order_for_annotator(name, questions, seed=0) for name in ("ann", "ben"))
     assert 160 < sum(each.order == (0, 1) for each in ann) < 240
     assert 160 < sum(a.order == b.order for a, b in zip(ann, ben, strict=True)) < 240
-    assert ann == order_for_annotator("ann", questions, seed=0) != order_for_annotator("ann", questions, seed=1)
+    assert (
+        ann
+        == order_for_annotator("ann", questions, seed=0)
+        != order_for_annotator("ann", questions, seed=1)
+    )
 
 
 def test_a_repeat_comes_later_and_reversed():
@@ -57,7 +70,9 @@ def test_a_repeat_comes_later_and_reversed():
         first = found[place[each.question.id, 0]]
         assert each.order == first.order[::-1]
         later = place[each.key] - place[first.key]
-        assert later >= GAP or place[each.key] >= len(found) - len(again)  # those of the last questions end the list
+        assert later >= GAP or place[each.key] >= len(found) - len(
+            again
+        )  # those of the last questions end the list
 
 
 @pytest.mark.parametrize("repeat", [-0.1, 1.1])
@@ -67,5 +82,7 @@ def test_a_share_is_a_share(repeat):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(ValueError, match="form='thumbs', but it must be one of pairs, rankings, ratings"):
+    with pytest.raises(
+        ValueError, match="form='thumbs', but it must be one of pairs, rankings, ratings"
+    ):
         make_comparisons([], {}, "thumbs", seed=0)

@@ -21,7 +21,9 @@ def saying(text):
 
 def test_what_is_sent_hides_the_models_and_keeps_the_order():
     with misbehaving(saying("Hm.\nVerdict: 2")) as server:
-        judge = ComparisonEndpoint(url=f"{server.url}/v1", model="j", rubric="Be strict.", retry=PATIENCE)
+        judge = ComparisonEndpoint(
+            url=f"{server.url}/v1", model="j", rubric="Be strict.", retry=PATIENCE
+        )
         assert judge.verdicts([shown("apple", "pear", swapped=True)]) == [Verdict("second")]
     path, body, _ = server.requests[0]
     rules, case = (message["content"] for message in body["messages"])
@@ -31,13 +33,19 @@ def test_what_is_sent_hides_the_models_and_keeps_the_order():
     assert case.split("\n").count(mark) == 6 and mark in rules
 
 
-@pytest.mark.parametrize("reply", ["", "1", "Verdict: 3", "Verdict: 1\nVerdict: 2", "Verdict: 1\nor not", "verdict: 1"])
+@pytest.mark.parametrize(
+    "reply", ["", "1", "Verdict: 3", "Verdict: 1\nVerdict: 2", "Verdict: 1\nor not", "verdict: 1"]
+)
 def test_anything_else_is_no_verdict(reply):
     assert read_verdict(reply or " x") == NoVerdict("bad_verdict")
 
 
 def test_words():
-    assert [read_verdict(f"So.\nVerdict: {word}").word for word in ("1", "2", "tie")] == ["first", "second", "tie"]
+    assert [read_verdict(f"So.\nVerdict: {word}").word for word in ("1", "2", "tie")] == [
+        "first",
+        "second",
+        "tie",
+    ]
 
 
 def test_nobody_there():

@@ -35,7 +35,10 @@ def questions(count: int, answers: int = 2) -> list[Comparison]:
         Comparison(
             f"p{number}#q",
             prompt(f"p{number}", f"Question {number}?"),
-            tuple(Answer(f"{n % 2}.{n // 2}", f"model-{n % 2}", f"answer {number}/{n}", 3) for n in range(answers)),
+            tuple(
+                Answer(f"{n % 2}.{n // 2}", f"model-{n % 2}", f"answer {number}/{n}", 3)
+                for n in range(answers)
+            ),
         )
         for number in range(count)
     ]
@@ -53,7 +56,9 @@ def start(tmp_path: Path) -> Any:
     """Starts a session on the same file, as a restarted server does; the one before is closed first."""
     opened: list[PreferenceLog] = []
 
-    def start(count: int = 10, *, answers: int = 2, clock: Clock | None = None, **plan: Any) -> LabelingSession:
+    def start(
+        count: int = 10, *, answers: int = 2, clock: Clock | None = None, **plan: Any
+    ) -> LabelingSession:
         while opened:
             opened.pop().close()
         opened.append(PreferenceLog(tmp_path / "labels.jsonl"))
@@ -65,7 +70,9 @@ def start(tmp_path: Path) -> Any:
         opened.pop().close()
 
 
-def judge_next(session: LabelingSession, name: str, word: str = "first", numbers: Any = (), comment: str = "") -> str:
+def judge_next(
+    session: LabelingSession, name: str, word: str = "first", numbers: Any = (), comment: str = ""
+) -> str:
     shown = session.next(name)
     assert shown is not None
     session.judge(name, session.ticket(name, shown), word, numbers, comment)
@@ -102,7 +109,9 @@ def test_the_overlap_is_exact_spread_and_random(share):
     assert all(b - a < 2 / share for a, b in pairwise(shared))
     if share < 0.5:  # a file whose rows alternate is not sampled from one kind alone
         odd = sum(number % 2 for number in shared) / len(shared)
-        assert 0.3 < odd < 0.7 and shared != [number for number in range(600) if is_shared(number, share, 1)]
+        assert 0.3 < odd < 0.7 and shared != [
+            number for number in range(600) if is_shared(number, share, 1)
+        ]
 
 
 def test_what_is_open_on_a_page_is_not_given_to_another_until_it_is_long_ago(start):
@@ -115,14 +124,20 @@ def test_what_is_open_on_a_page_is_not_given_to_another_until_it_is_long_ago(sta
     assert session.next("bob") is None and session.progress("bob") == (2, 1, 2, 1)
     clock.now = LEASE + 1
     assert judge_next(session, "bob") == "p0#q"
-    session.judge("ann", session.ticket("ann", ann), "second")  # she was slow: her verdict is kept, and not trained on
+    session.judge(
+        "ann", session.ticket("ann", ann), "second"
+    )  # she was slow: her verdict is kept, and not trained on
     assert Counter(row["id"] for row in session.log.rows) == {"p0#q": 2, "p1#q": 1, "p2#q": 1}
     assert [row["annotator"] for row in session.log.rows if "set_aside" not in row] == ["bob"] * 3
 
 
 @pytest.mark.parametrize(("form", "answers"), [("pairs", 2), ("rankings", 3), ("ratings", 3)])
 def test_after_a_restart_one_verdict_on_a_question_is_trained_on(start, form, answers):
-    given = {"pairs": ("first", ()), "rankings": ("ranked", (3, 1, 2)), "ratings": ("rated", (5, 1, 2))}[form]
+    given = {
+        "pairs": ("first", ()),
+        "rankings": ("ranked", (3, 1, 2)),
+        "ratings": ("rated", (5, 1, 2)),
+    }[form]
     session = start(2, answers=answers, form=form)
     ann = session.ticket("ann", session.next("ann"))
     session = start(2, answers=answers, form=form)  # it has forgotten what is open on Ann's page
@@ -135,7 +150,9 @@ def test_after_a_restart_one_verdict_on_a_question_is_trained_on(start, form, an
     assert len(loaded.records) == answers * (answers - 1) // 2
     assert loaded.report.notes == {"rows set aside: judged by another annotator before": 1}
     assert agreement(rows).between.units == answers * (answers - 1) // 2  # both count for agreement
-    assert session.undo("bob", 1).word == given[0]  # the verdict that counts is taken back: the question is open again
+    assert (
+        session.undo("bob", 1).word == given[0]
+    )  # the verdict that counts is taken back: the question is open again
     assert session.next("bob").question.id == "p0#q" and session.next("eve").question.id == "p1#q"
     judge_next(session, "bob", *given)
     assert [row["annotator"] for row in session.log.rows if "set_aside" not in row] == ["bob"]
@@ -160,14 +177,18 @@ def test_every_answer_is_at_every_position_equally_often(start, answers):
                 counts = Counter(row["shown"][position] for row in session.log.rows)
                 assert set(counts.values()) == {done // answers}
     orders = [tuple(row["shown"]) for row in session.log.rows]
-    assert len(set(orders)) >= answers and orders != [orders[i % answers] for i in range(60)]  # not one fixed cycle
+    assert len(set(orders)) >= answers and orders != [
+        orders[i % answers] for i in range(60)
+    ]  # not one fixed cycle
     assert balanced_order(answers, 7, "x", 1) != balanced_order(answers, 7, "x", 2) or answers == 2
 
 
 def test_two_annotators_see_orders_of_their_own(start):
     session = start(40, overlap=1.0)
     finish(session, "ann", "bob")
-    ann, bob = ({row["id"]: row["shown"] for row in rows_of(session, name)} for name in ("ann", "bob"))
+    ann, bob = (
+        {row["id"]: row["shown"] for row in rows_of(session, name)} for name in ("ann", "bob")
+    )
     assert 8 <= sum(ann[key] == bob[key] for key in ann) <= 32
 
 
@@ -175,7 +196,9 @@ def test_repeats_come_later_in_the_other_order_and_only_where_there_was_a_verdic
     session = start(40, repeat=0.5)
     total = session.progress("ann").left
     while shown := session.next("ann"):
-        judge_next(session, "ann", "skip" if shown.question.id < "p2" and not shown.repeat else "first")
+        judge_next(
+            session, "ann", "skip" if shown.question.id < "p2" and not shown.repeat else "first"
+        )
     rows = session.log.rows
     place = {(row["id"], row.get("repeat", 0)): index for index, row in enumerate(rows)}
     again = [row for row in rows if row.get("repeat")]
@@ -258,7 +281,9 @@ def test_a_second_tab_cannot_judge_in_an_order_that_is_not_recorded(start):
     second = session.next("ann")
     ticket = session.ticket("ann", second)
     session.undo("ann", 1)
-    with pytest.raises(StaleQuestion, match="the order of the answers"):  # it would now be shown the other way round
+    with pytest.raises(
+        StaleQuestion, match="the order of the answers"
+    ):  # it would now be shown the other way round
         session.judge("ann", ticket, "first")
     assert session.next("ann") == first
     for wrong in ("", "x", "99.0.ab", "0.2.ab", "-1.0.ab", stale[:-1] + "g"):

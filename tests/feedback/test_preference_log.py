@@ -61,7 +61,11 @@ def test_an_annotator_takes_back_a_line_in_the_middle_and_the_file_stays_locked(
         with pytest.raises(ValueError, match="being written by another process"):
             PreferenceLog(path)
         ledger.append(choice("t", "ann", "second"))
-        assert [row["id"] for row in read(path)] == [row["id"] for row in ledger.rows] == ["q", "s", "t"]
+        assert (
+            [row["id"] for row in read(path)]
+            == [row["id"] for row in ledger.rows]
+            == ["q", "s", "t"]
+        )
         assert [(ledger.undo() or {}).get("id") for _ in range(4)] == ["t", "s", "q", None]
     assert path.read_bytes() == b"" and [each.name for each in tmp_path.iterdir()] == ["v.jsonl"]
 
@@ -112,7 +116,10 @@ def test_a_line_that_could_not_be_synced_is_not_there(tmp_path, monkeypatch):
 
 
 def test_one_writer(tmp_path):
-    with PreferenceLog(tmp_path / "v.jsonl"), pytest.raises(ValueError, match="being written by another process"):
+    with (
+        PreferenceLog(tmp_path / "v.jsonl"),
+        pytest.raises(ValueError, match="being written by another process"),
+    ):
         PreferenceLog(tmp_path / "v.jsonl")
     PreferenceLog(tmp_path / "v.jsonl").close()
 

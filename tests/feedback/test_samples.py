@@ -22,7 +22,11 @@ def test_what_was_put_is_there_next_time_and_half_a_line_is_not(tmp_path):
     samples.put(0, two, answers("z"), "abc")
     samples.close()
     again = Samples(path, {"seed": 1})
-    assert [a.text for p in ("one", "two") for a in again.answers([one, two], 1)[p]] == ["x", "y", "z"]
+    assert [a.text for p in ("one", "two") for a in again.answers([one, two], 1)[p]] == [
+        "x",
+        "y",
+        "z",
+    ]
     with pytest.raises(ValueError, match="runs/a has changed since"):
         again.check_weights(0, "runs/a", "def")
     again.check_weights(0, "runs/a", "abc")

@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from ascent.feedback.simulated import SimulatedAnnotator, annotator_from_options, preference, verdict
+from ascent.feedback.simulated import (
+    SimulatedAnnotator,
+    annotator_from_options,
+    preference,
+    verdict,
+)
 from tests.feedback.made import shown
 
 COUNT = 4000
@@ -15,18 +20,32 @@ COUNT = 4000
 def share(model: SimulatedAnnotator, scores, *, swapped=False, seed=0) -> float:
     """How often the first shown is chosen."""
     said = [
-        verdict(shown("x", "y", name=str(n), swapped=swapped), scores, "pairs", model, seed=seed, annotator="ann").word
+        verdict(
+            shown("x", "y", name=str(n), swapped=swapped),
+            scores,
+            "pairs",
+            model,
+            seed=seed,
+            annotator="ann",
+        ).word
         for n in range(COUNT)
     ]
     return said.count("first") / COUNT
 
 
 def test_probabilities_by_hand():
-    assert preference([1, 0], SimulatedAnnotator()) == 1 and preference([0, 1], SimulatedAnnotator()) == 0
+    assert (
+        preference([1, 0], SimulatedAnnotator()) == 1
+        and preference([0, 1], SimulatedAnnotator()) == 0
+    )
     assert preference([1, 0], SimulatedAnnotator(noise=0.1)) == pytest.approx(0.9)
     assert preference([math.log(3), 0], SimulatedAnnotator(strength=1)) == pytest.approx(0.75)
-    assert preference([math.log(3), 0], SimulatedAnnotator(strength=1, noise=0.1)) == pytest.approx(0.1 + 0.8 * 0.75)
-    assert preference([0, math.log(3)], SimulatedAnnotator(strength=1, bias=math.log(3))) == pytest.approx(0.5)
+    assert preference([math.log(3), 0], SimulatedAnnotator(strength=1, noise=0.1)) == pytest.approx(
+        0.1 + 0.8 * 0.75
+    )
+    assert preference(
+        [0, math.log(3)], SimulatedAnnotator(strength=1, bias=math.log(3))
+    ) == pytest.approx(0.5)
     assert preference([-1e6, 1e6], SimulatedAnnotator(strength=1e6)) == 0  # no overflow
 
 
@@ -49,31 +68,56 @@ def test_the_same_key_gives_the_same_verdict_and_another_one_does_not():
 
     def said(seed=0, annotator="ann", repeat=0):
         questions = [shown("x", "y", name=str(n), repeat=repeat) for n in range(64)]
-        return [verdict(q, [1, 0], "pairs", model, seed=seed, annotator=annotator).word for q in questions]
+        return [
+            verdict(q, [1, 0], "pairs", model, seed=seed, annotator=annotator).word
+            for q in questions
+        ]
 
     assert said() == said()
-    assert len({tuple(each) for each in (said(), said(seed=1), said(annotator="ben"), said(repeat=1))}) == 4
+    assert (
+        len({tuple(each) for each in (said(), said(seed=1), said(annotator="ben"), said(repeat=1))})
+        == 4
+    )
 
 
 def test_ties():
     assert (
-        verdict(shown("x", "y"), [1, 1], "pairs", SimulatedAnnotator(strength=1), seed=0, annotator="a").word == "tie"
+        verdict(
+            shown("x", "y"), [1, 1], "pairs", SimulatedAnnotator(strength=1), seed=0, annotator="a"
+        ).word
+        == "tie"
     )
-    assert verdict(shown("x", "y"), [1, 0.9], "pairs", SimulatedAnnotator(tie=0.2), seed=0, annotator="a").word == "tie"
     assert (
-        verdict(shown("x", "y"), [1, 0.7], "pairs", SimulatedAnnotator(tie=0.2), seed=0, annotator="a").word == "first"
+        verdict(
+            shown("x", "y"), [1, 0.9], "pairs", SimulatedAnnotator(tie=0.2), seed=0, annotator="a"
+        ).word
+        == "tie"
+    )
+    assert (
+        verdict(
+            shown("x", "y"), [1, 0.7], "pairs", SimulatedAnnotator(tie=0.2), seed=0, annotator="a"
+        ).word
+        == "first"
     )
 
 
 def test_rankings():
-    found = verdict(shown("x", "y", "z"), [1, 3, 3], "rankings", SimulatedAnnotator(), seed=0, annotator="a")
+    found = verdict(
+        shown("x", "y", "z"), [1, 3, 3], "rankings", SimulatedAnnotator(), seed=0, annotator="a"
+    )
     assert found.numbers == (3, 1, 1)
     first = [
-        verdict(shown("x", "y", "z", name=str(n)), [math.log(2), 0, 0], "rankings",
-                SimulatedAnnotator(strength=1), seed=0,
-                annotator="a").numbers[0] == 1
+        verdict(
+            shown("x", "y", "z", name=str(n)),
+            [math.log(2), 0, 0],
+            "rankings",
+            SimulatedAnnotator(strength=1),
+            seed=0,
+            annotator="a",
+        ).numbers[0]
+        == 1
         for n in range(COUNT)
-    ]  # fmt: skip
+    ]
     assert abs(sum(first) / COUNT - 0.5) < 0.032  # Plackett-Luce: 2 / (2 + 1 + 1)
 
 

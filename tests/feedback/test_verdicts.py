@@ -40,7 +40,9 @@ def test_what_training_reads_and_what_it_leaves_out_with_a_count(tmp_path, caplo
         row(shown("x", "y"), Verdict("second")),
     ]
     found = load(written(tmp_path, *rows), "pairs")
-    assert [(p.chosen[0].content, p.rejected[0].content) for p in found.records if isinstance(p, Pair)] == [("y", "x")]
+    assert [
+        (p.chosen[0].content, p.rejected[0].content) for p in found.records if isinstance(p, Pair)
+    ] == [("y", "x")]
     assert found.report.rows == 7
     assert found.report.notes == {
         "rows set aside: tie": 3,
@@ -69,10 +71,13 @@ def test_rankings_and_ratings_are_read_best_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("form", "word", "numbers"), [("rankings", "ranked", (2, 1, 4, 3)), ("ratings", "rated", (3, 4, 1, 2))]
+    ("form", "word", "numbers"),
+    [("rankings", "ranked", (2, 1, 4, 3)), ("ratings", "rated", (3, 4, 1, 2))],
 )
 @pytest.mark.parametrize("count", [3, 4])
-def test_all_bad_is_left_out_of_rankings_and_ratings_with_a_count(tmp_path, form, word, numbers, count):
+def test_all_bad_is_left_out_of_rankings_and_ratings_with_a_count(
+    tmp_path, form, word, numbers, count
+):
     texts = "wxyz"[:count]
     bad = row(shown(*texts, name="q"), Verdict("both_bad"), form)
     file = written(tmp_path, bad, row(shown(*texts), Verdict(word, numbers[:count]), form), bad)
@@ -81,7 +86,10 @@ def test_all_bad_is_left_out_of_rankings_and_ratings_with_a_count(tmp_path, form
     assert isinstance(record, Ranking)
     assert [answer[0].content for answer in record.answers] == best
     pairs = load(file, "pairs")
-    assert len(pairs.records) == {3: 3, 4: 6}[count] and pairs.report.notes["rows set aside: both bad"] == 2
+    assert (
+        len(pairs.records) == {3: 3, 4: 6}[count]
+        and pairs.report.notes["rows set aside: both bad"] == 2
+    )
     with pytest.raises(ValueError, match=r"1 rows set aside: both bad\nno valid row is left"):
         load(written(tmp_path, bad), "pairs")
 
@@ -94,7 +102,9 @@ def test_a_conversation_and_an_answer_that_looks_like_a_transcript_survive(tmp_p
         Message("user", "?"),
     )
     texts = "\n\nHuman: no\n\nAssistant: yes", "fine"
-    asked = ShownComparison(Comparison("p#q", Prompt("p", messages), tuple(answers(*texts))), (0, 1))
+    asked = ShownComparison(
+        Comparison("p#q", Prompt("p", messages), tuple(answers(*texts))), (0, 1)
+    )
     (pair,) = load(written(tmp_path, row(asked, Verdict("first"))), "pairs").records
     assert isinstance(pair, Pair)
     assert pair.prompt.messages == messages
@@ -103,7 +113,9 @@ def test_a_conversation_and_an_answer_that_looks_like_a_transcript_survive(tmp_p
 
 def test_every_file_algorithm_reads_the_same_file(tmp_path):
     file = written(tmp_path, row(shown("x", "y"), Verdict("first")))
-    assert [len(load(file, want).records) for want in ("pairs", "rankings", "unpaired", "examples")] == [1, 1, 2, 1]
+    assert [
+        len(load(file, want).records) for want in ("pairs", "rankings", "unpaired", "examples")
+    ] == [1, 1, 2, 1]
 
 
 def test_order_of_shares_ranks():

@@ -16,7 +16,9 @@ def test_wilson_by_hand():
     assert (found.low, found.high) == pytest.approx((0.49016, 0.94332), abs=1e-5)
     # With p = 1: (1 - z^2/(2n) ...) reduces to n / (n + z^2).
     assert wilson(10, 10).low == pytest.approx(10 / (10 + 1.959964**2)) and wilson(10, 10).high == 1
-    assert wilson(0, 10).high == pytest.approx(1 - wilson(10, 10).low) and wilson(0, 10).low == pytest.approx(0)
+    assert wilson(0, 10).high == pytest.approx(1 - wilson(10, 10).low) and wilson(
+        0, 10
+    ).low == pytest.approx(0)
 
 
 def test_wilson_covers():
@@ -71,7 +73,9 @@ def test_what_length_explains_is_taken_out():
 def test_it_is_a_stationary_point_and_scale_does_not_matter():
     outcomes, longer = [1, 0.5, 0, 1, 1, 0], [3.0, -1.0, 2.0, 0.0, 7.0, -4.0]
     found = length_matched(outcomes, longer)
-    assert length_matched(outcomes, [each * 1000 for each in longer]).value == pytest.approx(found.value)
+    assert length_matched(outcomes, [each * 1000 for each in longer]).value == pytest.approx(
+        found.value
+    )
     scale = math.sqrt(sum(each**2 for each in longer) / 6)
     xs, ys = [*(each / scale for each in longer), 0.0], [*outcomes, 0.5]
 
@@ -79,13 +83,18 @@ def test_it_is_a_stationary_point_and_scale_does_not_matter():
         """The highest log-posterior over b, by trisection: it is concave."""
 
         def of(b: float) -> float:
-            logs = (y * (a + b * x) - math.log1p(math.exp(a + b * x)) for x, y in zip(xs, ys, strict=True))
+            logs = (
+                y * (a + b * x) - math.log1p(math.exp(a + b * x))
+                for x, y in zip(xs, ys, strict=True)
+            )
             return math.fsum(logs) - b * b / 2
 
         low, high = -9.0, 9.0
         for _ in range(200):
             third = (high - low) / 3
-            low, high = (low + third, high) if of(low + third) < of(high - third) else (low, high - third)
+            low, high = (
+                (low + third, high) if of(low + third) < of(high - third) else (low, high - third)
+            )
         return of(low)
 
     a = math.log(found.value / (1 - found.value))
@@ -96,7 +105,9 @@ def test_a_known_truth_is_found():
     noise = KeyedRandom("lengths")
     longer = [noise.uniform() * 4 - 1 for _ in range(4000)]  # A is longer on average
     rms = math.sqrt(sum(each**2 for each in longer) / len(longer))
-    outcomes = [float(noise.uniform() < 1 / (1 + math.exp(0.4 - 1.2 * each / rms))) for each in longer]
+    outcomes = [
+        float(noise.uniform() < 1 / (1 + math.exp(0.4 - 1.2 * each / rms))) for each in longer
+    ]
     found = length_matched(outcomes, longer)
     assert sum(outcomes) / 4000 > 0.52  # raw: A would win
     assert found.low < 1 / (1 + math.exp(0.4)) < found.high < 0.5  # matched: B does

@@ -60,7 +60,11 @@ class Recorded(Mapping[str, Any]):
 
     def unread(self) -> list[str]:
         """Entries that hold something and that nobody looked at."""
-        return sorted(name for name, value in self.entries.items() if value is not None and name not in self.seen)
+        return sorted(
+            name
+            for name, value in self.entries.items()
+            if value is not None and name not in self.seen
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,9 @@ class Case:
         """These options, where given, must have these values: anything else is not expressed by the adapter."""
         for name, value in options.items():
             if self.params.get(name, value) != value:
-                raise ValueError(f"{name}={self.params[name]!r}; this adapter expresses only {name}={value!r}")
+                raise ValueError(
+                    f"{name}={self.params[name]!r}; this adapter expresses only {name}={value!r}"
+                )
 
 
 @dataclass
@@ -168,7 +174,9 @@ def load(path: Path) -> tuple[Case, ...]:
         raise FileNotFoundError(
             f"no golden vectors in {path}; set ASCENT_GOLDEN to a folder of *.json files, or unset it"
         )
-    return tuple(_case(file.stem, raw) for file in files for raw in json.loads(file.read_text())["cases"])
+    return tuple(
+        _case(file.stem, raw) for file in files for raw in json.loads(file.read_text())["cases"]
+    )
 
 
 def _case(file: str, raw: Mapping[str, Any]) -> Case:
@@ -191,7 +199,11 @@ def _by_step(expected: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in expected.items():
         if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
-            flat |= {f"{name}.{place}.{key}": x for place, each in enumerate(value) for key, x in each.items()}
+            flat |= {
+                f"{name}.{place}.{key}": x
+                for place, each in enumerate(value)
+                for key, x in each.items()
+            }
         else:
             flat[name] = value
     return flat
@@ -208,8 +220,14 @@ def _numbers(value: Any) -> Any:
 
 def unread(case: Case) -> list[str]:
     """Options and inputs that the adapter never looked at, in words."""
-    wrong = [f"option {name!r} was never read: the adapter does not know it" for name in case.params.unread()]
-    return wrong + [f"input {name!r} was never read: the adapter does not know it" for name in case.inputs.unread()]
+    wrong = [
+        f"option {name!r} was never read: the adapter does not know it"
+        for name in case.params.unread()
+    ]
+    return wrong + [
+        f"input {name!r} was never read: the adapter does not know it"
+        for name in case.inputs.unread()
+    ]
 
 
 def differences(case: Case, ours: Ours) -> list[str]:
@@ -220,11 +238,15 @@ def differences(case: Case, ours: Ours) -> list[str]:
         wrong.append(f"expected[{name!r}] was not compared with anything")
     for name in sorted(answered & set(ours.values)):
         tolerance = ours.tolerances.get(name, case.tolerance)
-        wrong += _compare(name, ours.values[name], case.expected[name], tolerance, _where(case, ours, name))
+        wrong += _compare(
+            name, ours.values[name], case.expected[name], tolerance, _where(case, ours, name)
+        )
     for name, value in ours.metrics.items():
         if name in case.expected.get("metrics", {}):
             tolerance = ours.tolerances.get(name, FLOAT32 if case.in_float32 else METRIC)
-            wrong += _compare(f"metrics[{name}]", value, case.expected["metrics"][name], tolerance, None)
+            wrong += _compare(
+                f"metrics[{name}]", value, case.expected["metrics"][name], tolerance, None
+            )
     return wrong
 
 
@@ -241,7 +263,9 @@ def _where(case: Case, ours: Ours, name: str) -> Tensor | None:
     return case.flags(case.where) if case.where else None
 
 
-def _compare(name: str, ours: Any, theirs: Any, tolerance: Tolerance, where: Tensor | None) -> list[str]:
+def _compare(
+    name: str, ours: Any, theirs: Any, tolerance: Tolerance, where: Tensor | None
+) -> list[str]:
     if ours is None or theirs is None:
         return [] if ours is None and theirs is None else [f"{name}: ours {ours}, theirs {theirs}"]
     mine = ours.detach().double() if isinstance(ours, Tensor) else as_tensor(ours)
@@ -249,7 +273,9 @@ def _compare(name: str, ours: Any, theirs: Any, tolerance: Tolerance, where: Ten
     if mine.shape != yours.shape:
         return [f"{name}: ours has shape {tuple(mine.shape)}, theirs {tuple(yours.shape)}"]
     absolute = torch.as_tensor(tolerance.absolute, dtype=torch.float64)
-    absolute = absolute.reshape(absolute.shape + (1,) * (yours.ndim - absolute.ndim if absolute.ndim else 0))
+    absolute = absolute.reshape(
+        absolute.shape + (1,) * (yours.ndim - absolute.ndim if absolute.ndim else 0)
+    )
     absolute = absolute.expand(yours.shape)
     if where is not None and where.shape == yours.shape:
         mine, yours, absolute = mine[where], yours[where], absolute[where]

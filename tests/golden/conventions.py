@@ -33,14 +33,24 @@ class Convention(Enum):
     """Something that a peer does, and what ours does instead or why we refuse it, in one line."""
 
     EMPTY_ROWS = "a fully masked row adds its constant -A, or counts in KTO's reference point (TRL); ours add nothing"
-    EMPTY_GROUPS = "REAL's mean over groups counts those without a token (ms-swift); ours leaves them out"
+    EMPTY_GROUPS = (
+        "REAL's mean over groups counts those without a token (ms-swift); ours leaves them out"
+    )
     PLUS_1E8 = "counts are n + 1e-8 (verl, OpenRLHF): up to one part in 1e8; ours divides by n"
     CAPPED_KL = "k1 and k2 are held within 10 (OpenRLHF): no gradient where drift is worst; ours has a cap for k3 alone"
-    ALONE = "an empty sibling makes a group of one a group of two (verl); ours counts rows with tokens"
+    ALONE = (
+        "an empty sibling makes a group of one a group of two (verl); ours counts rows with tokens"
+    )
     KL_TOKEN_MEAN = "REAL's KL is a token mean (ms-swift); ours is aggregated like the policy term"
-    DROPPED_LEAVE = "what is rejected leaves the denominator (ms-swift, verl's bypass); ours keeps it"
-    FILTERED_STAY = "truncated answers that are filtered out count in means over rows (ms-swift); ours are gone"
-    FLOOR_BEFORE = "the entropy floor is taken before truncated answers leave (ms-swift); ours after"
+    DROPPED_LEAVE = (
+        "what is rejected leaves the denominator (ms-swift, verl's bypass); ours keeps it"
+    )
+    FILTERED_STAY = (
+        "truncated answers that are filtered out count in means over rows (ms-swift); ours are gone"
+    )
+    FLOOR_BEFORE = (
+        "the entropy floor is taken before truncated answers leave (ms-swift); ours after"
+    )
     ENTROPY_OF_KEPT = "the entropy bonus covers high-entropy tokens alone (TRL); ours all of them"
     GMPO_OF_KEPT = "GMPO's mean covers high-entropy tokens alone (TRL); ours all of them"
     LIKE_POLICY = "entropy and value losses are aggregated like the policy term (verl, OpenRLHF); ours are token means"
@@ -49,16 +59,28 @@ class Convention(Enum):
     GKD_SUM = "GKD may be a plain sum (TRL), whose step grows with the batch; ours is a token mean"
     ACCUMULATED = "the loss is scaled by the micro-batches of a step (TRL, ms-swift); ours is one mean over the step"
     SCORE_LATER = "PPO's score stands one place after the last token (TRL); ours on it"
-    KL_IN_REWARD = "k2, k3 or |k1| in the reward (verl, TRL): no KL's gradient comes from there; ours is k1"
+    KL_IN_REWARD = (
+        "k2, k3 or |k1| in the reward (verl, TRL): no KL's gradient comes from there; ours is k1"
+    )
     NO_KL = "|log-ratio| as KL (verl), which estimates none; ours is k1"
-    ROWS_TO_CONTROLLER = "the controller gets a mean of row means of KL (verl); ours gets a token mean"
+    ROWS_TO_CONTROLLER = (
+        "the controller gets a mean of row means of KL (verl); ours gets a token mean"
+    )
     GSPO_CAP = "GSPO's mean log-ratio is held at 10 from above (verl); ours is not"
     AFTER_BASELINE = "clipping and KL come after the group's baseline (OpenRLHF); ours before"
     OBSERVATIONS = "discounts run through observations (OpenRLHF); ours steps over them"
-    CENTRED_ONLY = "advantages centered over tokens and not scaled (OpenRLHF); refused: none or both"
-    PARTLY_SCORED = "an unscored part is left out of a reward's sum (TRL, ms-swift); ours is then unscored"
-    UNJUDGED_LEAVE = "a row without a scored sibling leaves the batch's statistics (TRL); ours is a 0 in them"
-    REQUESTED_TWICE = "a request that occurs twice counts once in its group (ms-swift); ours has no such rows"
+    CENTRED_ONLY = (
+        "advantages centered over tokens and not scaled (OpenRLHF); refused: none or both"
+    )
+    PARTLY_SCORED = (
+        "an unscored part is left out of a reward's sum (TRL, ms-swift); ours is then unscored"
+    )
+    UNJUDGED_LEAVE = (
+        "a row without a scored sibling leaves the batch's statistics (TRL); ours is a 0 in them"
+    )
+    REQUESTED_TWICE = (
+        "a request that occurs twice counts once in its group (ms-swift); ours has no such rows"
+    )
     STD_OF_ONE = "the std of fewer than two numbers is NaN (TRL); ours is 0"
     BENT_OTHERS = "AlphaPO's reward in losses other than SimPO (TRL); ours is a loss of its own"
     ONE_WEIGHT = "VESPO takes one weight per row once (TRL); ours takes a weight per token"
@@ -96,7 +118,9 @@ def sampler_of(old_logprobs_T: Tensor, weight_T: Tensor) -> Tensor:
     return old_logprobs_T.detach() - weight_T.log()
 
 
-def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Groups, eps: float) -> Tensor:
+def rounding_of_flat_groups(
+    advantages_B: Tensor, rewards_B: Tensor, groups: Groups, eps: float
+) -> Tensor:
     """How far a peer's advantage may be off 0 where a group's rewards are all equal; ours must be an exact 0 there.
 
     A peer divides (reward - mean) by (std + eps). The mean of n equal numbers is not that number to the last bit,
@@ -106,12 +130,18 @@ def rounding_of_flat_groups(advantages_B: Tensor, rewards_B: Tensor, groups: Gro
     flat_G = groups.all_equal(rewards_B, scored_B) & (groups.sum(scored_B) > 1)
     flat_B = groups.broadcast(flat_G) & scored_B
     if not bool((advantages_B[flat_B] == 0).all()):
-        raise AssertionError(f"an all-equal group must get exactly 0: {advantages_B[flat_B].tolist()}")
+        raise AssertionError(
+            f"an all-equal group must get exactly 0: {advantages_B[flat_B].tolist()}"
+        )
     rounds_B = flat_B & (rewards_B * 1024 % 1 != 0)
-    return torch.where(rounds_B, 4 * torch.finfo(rewards_B.dtype).eps * rewards_B.abs() / eps, 0).double()
+    return torch.where(
+        rounds_B, 4 * torch.finfo(rewards_B.dtype).eps * rewards_B.abs() / eps, 0
+    ).double()
 
 
-def room_for_flat_groups(case: Case, advantages_B: Tensor, rewards_B: Tensor, groups: Groups, eps: float) -> Tolerance:
+def room_for_flat_groups(
+    case: Case, advantages_B: Tensor, rewards_B: Tensor, groups: Groups, eps: float
+) -> Tolerance:
     """The case's own tolerance, and on rows of all-equal groups the peer's rounding."""
     usual = case.tolerance
     room_B = rounding_of_flat_groups(advantages_B, rewards_B, groups, eps)
@@ -119,7 +149,11 @@ def room_for_flat_groups(case: Case, advantages_B: Tensor, rewards_B: Tensor, gr
 
 
 def room_for_flat_parts(
-    usual: Tolerance, reward_components_BK: Tensor, weights: Sequence[float], groups: Groups, eps: float
+    usual: Tolerance,
+    reward_components_BK: Tensor,
+    weights: Sequence[float],
+    groups: Groups,
+    eps: float,
 ) -> Tolerance:
     """The same for rewards in parts: their rounding is added up and then shifts every row through the batch's mean."""
     room = usual.absolute

@@ -81,7 +81,9 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "ms-swift bnpo": swift("bnpo"),
     },
     "ppo seq-mean-token-mean": {
-        "verl vanilla seq-mean-token-mean (c=1e9)": verl("vanilla", "seq-mean-token-mean", cap=NO_DUAL_CLIP),
+        "verl vanilla seq-mean-token-mean (c=1e9)": verl(
+            "vanilla", "seq-mean-token-mean", cap=NO_DUAL_CLIP
+        ),
         "trl grpo": trl("grpo"),
         "openrlhf ppo sample": openrlhf("ppo", per_token=False),
         "ms-swift grpo": swift("grpo"),
@@ -108,11 +110,17 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "trl cispo epsilon_high=0.28 (ratio <= 0.28)": trl("cispo", high=0.28),
         "ms-swift cispo epsilon_high=5": swift("cispo", high=5.0),
     },
-    "sapo": {"verl sapo": verl("sapo", "seq-mean-token-mean"), "trl sapo": trl("sapo"), "ms-swift sapo": swift("sapo")},
+    "sapo": {
+        "verl sapo": verl("sapo", "seq-mean-token-mean"),
+        "trl sapo": trl("sapo"),
+        "ms-swift sapo": swift("sapo"),
+    },
     "gmpo": {"verl geo_mean": verl("geo_mean", "token-mean"), "trl gmpo": trl("gmpo")},
     "grpo advantage": {
         "verl grpo (eps 1e-6)": verl_advantage("grpo", std=True),
-        "verl grpo_vectorized (float32)": verl_advantage("grpo_vectorized", std=True, dtype="float32"),
+        "verl grpo_vectorized (float32)": verl_advantage(
+            "grpo_vectorized", std=True, dtype="float32"
+        ),
         "trl grpo group (eps 1e-4)": trl_advantage("grpo"),
         "openrlhf group_norm (eps 1e-9)": openrlhf_advantage("group_norm"),
         "ms-swift grpo group (eps 1e-4)": swift_advantage("grpo", "group"),
@@ -140,7 +148,9 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "trl-style eps 1e-4 via ms-swift grpo": swift_advantage("grpo", "group"),
     },
     "reinforce++ advantage": {
-        "verl reinforce_plus_plus (unbiased var)": verl_tokens("reinforce_plus_plus_outcome_advantage", ("gamma",)),
+        "verl reinforce_plus_plus (unbiased var)": verl_tokens(
+            "reinforce_plus_plus_outcome_advantage", ("gamma",)
+        ),
         "openrlhf reinforce (biased var)": openrlhf_advantage("reinforce"),
     },
     "reinforce++-baseline advantage": {
@@ -196,7 +206,10 @@ TOPICS: Mapping[str, Mapping[str, Builder]] = {
         "openrlhf PairWiseLoss margin": openrlhf_reward("PairWiseLoss", margin=True),
         "openrlhf LogExpLoss": openrlhf_reward("LogExpLoss", margin=False),
     },
-    "clipped value loss": {"verl compute_value_loss": verl_value, "openrlhf ValueLoss": openrlhf_value},
+    "clipped value loss": {
+        "verl compute_value_loss": verl_value,
+        "openrlhf ValueLoss": openrlhf_value,
+    },
     "adaptive KL controller": {
         "verl": controller("core_algos.get_kl_controller"),
         "openrlhf": controller("openrlhf.trainer.ppo_utils.kl_controller.AdaptiveKLController"),

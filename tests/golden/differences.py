@@ -69,12 +69,20 @@ def _not_zero_when_alone(case: Case, ours: Ours) -> list[str]:
         group_baselines.group_mean_baseline(rewards_B, groups),
         group_baselines.leave_one_out(rewards_B, groups),
     ):
-        if not bool((credit.advantages_B[alone_B] == 0).all()) or bool((credit.advantages_B[~alone_B] == 0).any()):
-            wrong.append(f"a group of one must get an advantage of exactly 0: {credit.advantages_B.tolist()}")
+        if not bool((credit.advantages_B[alone_B] == 0).all()) or bool(
+            (credit.advantages_B[~alone_B] == 0).any()
+        ):
+            wrong.append(
+                f"a group of one must get an advantage of exactly 0: {credit.advantages_B.tolist()}"
+            )
         if credit.metrics["advantage/lone_group_frac"].value() == 0:
             wrong.append("groups of one must be counted")
     theirs = as_tensor(case.expected["advantages"]).reshape(-1)
-    return wrong if bool((theirs[alone_B].abs() > 0).all()) else [*wrong, "the peer gives 0 too: not a difference"]
+    return (
+        wrong
+        if bool((theirs[alone_B].abs() > 0).all())
+        else [*wrong, "the peer gives 0 too: not a difference"]
+    )
 
 
 def _all_equal_in_float32(case: Case) -> bool:
@@ -83,28 +91,43 @@ def _all_equal_in_float32(case: Case) -> bool:
 
 def _not_exactly_zero(case: Case, ours: Ours) -> list[str]:
     found = ours.values["advantages"]
-    return [] if bool((found == 0).all()) else [f"all-equal groups must give exactly 0, not {found.abs().max()}"]
+    return (
+        []
+        if bool((found == 0).all())
+        else [f"all-equal groups must give exactly 0, not {found.abs().max()}"]
+    )
 
 
 def _nothing_trained(case: Case) -> bool:
     """A fully masked batch through a peer that divides by a count of 0."""
     divides = case.function.startswith((f"{VERL}policy_loss", "openrlhf.models.loss.PolicyLoss"))
     divides |= "swift" in case.function and case.params.entries.get("loss_type") in WINDOW
-    masks = [case.inputs.entries.get(name) for name in ("response_mask", "action_mask", "completion_mask")]
+    masks = [
+        case.inputs.entries.get(name)
+        for name in ("response_mask", "action_mask", "completion_mask")
+    ]
     empty = any(mask is not None and not as_tensor(mask).any() for mask in masks)
     return divides and (empty or (case.function == BYPASS and not bool(kept_in_bypass(case).any())))
 
 
 def _not_zero_and_finite(case: Case, ours: Ours) -> list[str]:
     slopes = [value for name, value in ours.values.items() if name.startswith("grad")]
-    exact = float(ours.values["loss"].detach()) == 0 and all(bool((slope == 0).all()) for slope in slopes)
-    return [] if exact and slopes else [f"a fully masked batch must give 0 with gradient 0: {ours.values}"]
+    exact = float(ours.values["loss"].detach()) == 0 and all(
+        bool((slope == 0).all()) for slope in slopes
+    )
+    return (
+        []
+        if exact and slopes
+        else [f"a fully masked batch must give 0 with gradient 0: {ours.values}"]
+    )
 
 
 def _overflows(case: Case) -> bool:
     if case.function != "openrlhf.models.loss.LogExpLoss":
         return False
-    chosen, rejected = (as_tensor(case.inputs.entries[name]) for name in ("chosen_reward", "reject_reward"))
+    chosen, rejected = (
+        as_tensor(case.inputs.entries[name]) for name in ("chosen_reward", "reject_reward")
+    )
     return bool((rejected - chosen).exp().isinf().any())
 
 

@@ -43,20 +43,34 @@ def advantages(case: Case) -> Ours:
         judged_B = _clipped(case, shaped_B) + rows.segments.sum(penalty_T)
         credit_B, penalty_T = _against_group(kind, judged_B, groups), torch.zeros_like(penalty_T)
     rewards_T = reward_shaping.on_last_token(credit_B, rows.loss_mask_T, rows.segments) + penalty_T
-    every_T = torch.ones_like(rows.loss_mask_T) if case.follows(Convention.OBSERVATIONS) else rows.loss_mask_T
+    every_T = (
+        torch.ones_like(rows.loss_mask_T)
+        if case.follows(Convention.OBSERVATIONS)
+        else rows.loss_mask_T
+    )
     gamma = case.params["gamma"]
     if kind == "gae":
         values_T = masked.kept(rows.pack(case.tensor("values")), rows.loss_mask_T)
-        found = returns.gae(rewards_T, values_T, every_T, rows.segments, gamma=gamma, lam=case.params["lambd"])
+        found = returns.gae(
+            rewards_T, values_T, every_T, rows.segments, gamma=gamma, lam=case.params["lambd"]
+        )
         advantages_T, returns_T = found.advantages_T, found.returns_T
     else:
         case.expects(lambd=1.0)
-        gamma = gamma if kind == "reinforce" else 1.0  # forced to 1 for everything with a group baseline
-        advantages_T = returns_T = returns.reward_to_go(rewards_T, every_T, rows.segments, gamma=gamma).advantages_T
+        gamma = (
+            gamma if kind == "reinforce" else 1.0
+        )  # forced to 1 for everything with a group baseline
+        advantages_T = returns_T = returns.reward_to_go(
+            rewards_T, every_T, rows.segments, gamma=gamma
+        ).advantages_T
     if kind in ("gae", "reinforce", "reinforce_baseline"):
         advantages_T = _whitened(case, advantages_T, rows)
     case.peer_ignores("no_std_norm")
-    answer = {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(returns_T), "shaped_rewards": shaped_B}
+    answer = {
+        "advantages": rows.unpack(advantages_T),
+        "returns": rows.unpack(returns_T),
+        "shaped_rewards": shaped_B,
+    }
     tolerances = {}
     if kind == "group_norm":
         room = conventions.room_for_flat_groups(case, credit_B, judged_B, groups, GROUP_EPS)
@@ -67,10 +81,15 @@ def advantages(case: Case) -> Ours:
 def _shaped(case: Case) -> Tensor:
     """The overlong penalty first, then the rule for truncated completions on what it left."""
     rewards_B, lengths_B = case.tensor("rewards"), case.tensor("response_length")
-    buffer, coefficient = case.params["overlong_buffer_len"], case.params["stop_properly_penalty_coef"]
+    buffer, coefficient = (
+        case.params["overlong_buffer_len"],
+        case.params["stop_properly_penalty_coef"],
+    )
     longest, truncated_B = case.params["max_new_tokens"], case.flags("truncated")
     if buffer is not None:
-        rewards_B = reward_shaping.soft_overlong(rewards_B, lengths_B, max_length=longest, cache=int(buffer))
+        rewards_B = reward_shaping.soft_overlong(
+            rewards_B, lengths_B, max_length=longest, cache=int(buffer)
+        )
     if coefficient is not None and coefficient < 0:
         rewards_B = reward_shaping.eos_replace(rewards_B, truncated_B, score=coefficient)
     elif coefficient is not None:
@@ -102,7 +121,9 @@ def _whitened(case: Case, advantages_T: Tensor, rows: Rows) -> Tensor:
     if case.params["no_std_norm"]:
         if not case.follows(Convention.CENTRED_ONLY):
             return advantages_T
-        return masked.kept(advantages_T - masked.mean(advantages_T, rows.loss_mask_T), rows.loss_mask_T)
+        return masked.kept(
+            advantages_T - masked.mean(advantages_T, rows.loss_mask_T), rows.loss_mask_T
+        )
     return normalize.whiten_token(advantages_T, rows.loss_mask_T, ddof=0, eps=NO_EPS)
 
 
@@ -112,27 +133,47 @@ def compute_reward(case: Case) -> Ours:
     every_BL, beta = torch.ones_like(mask_BL), max(case.params["kl_coef"], 0.0)
     mask_BL[~mask_BL.any(1), -1] = True
     rows, kl_BL = Rows(mask_BL), case.tensor("kl")
-    placed_BL = rows.unpack(reward_shaping.on_last_token(rewards_B, rows.loss_mask_T, rows.segments))
-    return Ours({"reward": placed_BL + reward_shaping.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)})
+    placed_BL = rows.unpack(
+        reward_shaping.on_last_token(rewards_B, rows.loss_mask_T, rows.segments)
+    )
+    return Ours(
+        {
+            "reward": placed_BL
+            + reward_shaping.kl_penalty(kl_BL, torch.zeros_like(kl_BL), every_BL, beta=beta)
+        }
+    )
 
 
 def approx_kl(case: Case) -> Ours:
     """Float32, and every estimator held within +-10."""
     logprobs, reference = case.leaf("log_probs"), case.tensor("log_probs_base")
-    known = {"logprobs_T": logprobs, "ref_logprobs_T": reference, "loss_mask_T": torch.ones_like(reference).bool()}
+    known = {
+        "logprobs_T": logprobs,
+        "ref_logprobs_T": reference,
+        "loss_mask_T": torch.ones_like(reference).bool(),
+    }
     kind = case.params["kl_estimator"]
     estimators = {"k1": cell(kl.k1), "k2": cell(kl.k2), "k3": cell(kl.k3, cap=LARGEST_KL)}
     found = estimators[kind](known)
     if kind != "k3" and case.follows(Convention.CAPPED_KL):
         found = found.clamp(-LARGEST_KL, LARGEST_KL)
-    return Ours({"kl": found, "mean_kl": found.mean(), "grad_sum_wrt_log_probs": gradient(found.sum(), logprobs)})
+    return Ours(
+        {
+            "kl": found,
+            "mean_kl": found.mean(),
+            "grad_sum_wrt_log_probs": gradient(found.sum(), logprobs),
+        }
+    )
 
 
 def masked_stats(case: Case) -> Ours:
     values_BL, mask_BL = case.tensor("values"), case.flags("mask")
     rows = Rows(mask_BL)
     x_T = rows.pack(values_BL)
-    by_row = [masked.whiten(x, keep, ddof=0, eps=NO_EPS) for x, keep in zip(values_BL, mask_BL, strict=True)]
+    by_row = [
+        masked.whiten(x, keep, ddof=0, eps=NO_EPS)
+        for x, keep in zip(values_BL, mask_BL, strict=True)
+    ]
     return Ours(
         {
             "masked_mean": masked.mean(x_T, rows.loss_mask_T),

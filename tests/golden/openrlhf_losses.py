@@ -44,14 +44,20 @@ EVERY_LENGTH = 1  # these losses take sums of log-probs and never a length
 def policy_loss(case: Case) -> Ours:
     rows, logprobs = Rows(case.flags("action_mask")), case.leaf("log_probs")
     known = rows.known(
-        logprobs_T=logprobs, old_logprobs_T=case.tensor("old_log_probs"), advantages_T=case.tensor("advantages")
+        logprobs_T=logprobs,
+        old_logprobs_T=case.tensor("old_log_probs"),
+        advantages_T=case.tensor("advantages"),
     )
     if case.has("rollout_log_probs"):
         known["sampler_logprobs_T"] = rows.pack(case.tensor("rollout_log_probs"))
     gspo = case.params["policy_loss_type"] == "gspo"
     if not gspo:
         case.expects(policy_loss_type="ppo")
-    ratio = cell(ratios.sequence_geometric, guard=NO_GUARD) if gspo else cell(ratios.token, guard=PPO_CLAMP)
+    ratio = (
+        cell(ratios.sequence_geometric, guard=NO_GUARD)
+        if gspo
+        else cell(ratios.token, guard=PPO_CLAMP)
+    )
     low, high, cap = (case.params[name] for name in ("clip_eps_low", "clip_eps_high", "dual_clip"))
     gate = (
         cell(policy_losses.clip, low=low, high=high)
@@ -60,19 +66,28 @@ def policy_loss(case: Case) -> Ours:
     )
     mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] and not gspo)
     terms = policy_terms(
-        known, rollout_correction=_correction(case, gspo), ratio=ratio, policy_loss=gate, aggregation=mode
+        known,
+        rollout_correction=_correction(case, gspo),
+        ratio=ratio,
+        policy_loss=gate,
+        aggregation=mode,
     )
     loss, found = reduced(terms, count=count, ranks=ranks), terms["policy"].metrics
-    moved_T = ratios.differences(known["logprobs_T"].detach(), known["old_logprobs_T"], rows.loss_mask_T)
+    moved_T = ratios.differences(
+        known["logprobs_T"].detach(), known["old_logprobs_T"], rows.loss_mask_T
+    )
     answer: dict[str, Any] = {
         "loss": loss,
         "grad_log_probs": gradient(loss, logprobs),
-        "clip_ratio": found["policy/clip_frac_low"].value() + found["policy/clip_frac_high"].value(),
+        "clip_ratio": found["policy/clip_frac_low"].value()
+        + found["policy/clip_frac_high"].value(),
         "ppo_kl": masked.mean(-moved_T, rows.loss_mask_T),
     }
     answer["vllm_kl"] = None
     if case.params["enable_vllm_is_correction"] and not gspo:
-        gap_T = ratios.differences(known["sampler_logprobs_T"], known["old_logprobs_T"], rows.loss_mask_T)
+        gap_T = ratios.differences(
+            known["sampler_logprobs_T"], known["old_logprobs_T"], rows.loss_mask_T
+        )
         answer["vllm_kl"] = masked.mean(gap_T, rows.loss_mask_T)
     return Ours(answer, tolerances={"clip_ratio": METRIC})
 
@@ -87,7 +102,9 @@ def _correction(case: Case, gspo: bool) -> Cell:
     cells: dict[str, Callable[[], Cell]] = {
         "tis": lambda: cell(rollout_correction.token_truncate, floor=low, cap=high),
         "icepop": lambda: cell(rollout_correction.token_mask, low=low, high=high),
-        "seq-mask-tis": lambda: cell(rollout_correction.geometric_mask, low=low, high=high, cap=NO_GUARD),
+        "seq-mask-tis": lambda: cell(
+            rollout_correction.geometric_mask, low=low, high=high, cap=NO_GUARD
+        ),
     }
     return cells[case.params["vllm_is_correction_type"]]()
 
@@ -109,7 +126,9 @@ def value_loss(case: Case) -> Ours:
         loss_T = values.mse(values_T, returns_T, rows.loss_mask_T)
     else:
         old_logprobs_T = rows.pack(case.tensor("old_values"))
-        loss_T = values.clipped(values_T, old_logprobs_T, returns_T, rows.loss_mask_T, radius=case.params["clip_eps"])
+        loss_T = values.clipped(
+            values_T, old_logprobs_T, returns_T, rows.loss_mask_T, radius=case.params["clip_eps"]
+        )
     loss = _aggregated(case, rows, loss_T, Convention.LIKE_POLICY)
     return Ours({"loss": loss, "grad_values": gradient(loss, predicted)})
 
@@ -123,7 +142,9 @@ def sft_loss(case: Case) -> Ours:
 
 def _aggregated(case: Case, rows: Rows, loss_T: Tensor, per_row: Convention) -> Tensor:
     """A token mean, which is ours; or a mean over rows, which would be a convention."""
-    mode, count, ranks = _reduction(case, per_token=case.params["token_level_loss"] or not case.follows(per_row))
+    mode, count, ranks = _reduction(
+        case, per_token=case.params["token_level_loss"] or not case.follows(per_row)
+    )
     tokens_B = aggregation.tokens_per_sequence(rows.loss_mask_T, rows.segments, loss_T.dtype)
     weights = mode({"tokens_B": tokens_B})
     total = aggregation.numerator(loss_T, rows.loss_mask_T, weights.weight_B, rows.segments)
@@ -154,9 +175,17 @@ def log_exp(case: Case) -> Ours:
 
 def _bradley_terry(case: Case, margins: Tensor | None) -> Ours:
     chosen, rejected = case.leaf("chosen_reward"), case.leaf("reject_reward")
-    each = ranking.bradley_terry(torch.cat([chosen, rejected]), **pairs(2 * chosen.numel()), margins_P=margins)
+    each = ranking.bradley_terry(
+        torch.cat([chosen, rejected]), **pairs(2 * chosen.numel()), margins_P=margins
+    )
     loss = mean_of(summed(each))
-    return Ours({"loss": loss, "grad_chosen": gradient(loss, chosen), "grad_reject": gradient(loss, rejected)})
+    return Ours(
+        {
+            "loss": loss,
+            "grad_chosen": gradient(loss, chosen),
+            "grad_reject": gradient(loss, rejected),
+        }
+    )
 
 
 def dpo_loss(case: Case) -> Ours:
@@ -174,8 +203,13 @@ def kto_loss(case: Case) -> Ours:
     chosen, rejected, known = _sums(case)
     count = chosen.numel()
     point = (case.tensor("policy_KL_logps") - case.tensor("reference_KL_logps")).mean()
-    known |= {"desirable_B": torch.arange(count + rejected.numel()) < count, "mismatched_score": point}
-    numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
+    known |= {
+        "desirable_B": torch.arange(count + rejected.numel()) < count,
+        "mismatched_score": point,
+    }
+    numbers = {
+        name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")
+    }
     ours = _judged(case, cell(kto_bco.kto, **numbers)(known), chosen, rejected, known)
     return Ours({**ours.values, "kl": point.clamp(min=0)})
 
@@ -188,7 +222,9 @@ def _sums(case: Case) -> tuple[Tensor, Tensor, dict[str, Any]]:
     return chosen, rejected, known
 
 
-def _judged(case: Case, each: ItemLosses, chosen: Tensor, rejected: Tensor, known: dict[str, Any]) -> Ours:
+def _judged(
+    case: Case, each: ItemLosses, chosen: Tensor, rejected: Tensor, known: dict[str, Any]
+) -> Ours:
     loss = mean_of(summed(each))
     reward_B = case.params["beta"] * (known["logprobs_B"] - known["ref_logprobs_B"])
     return Ours(
@@ -205,14 +241,19 @@ def _judged(case: Case, each: ItemLosses, chosen: Tensor, rejected: Tensor, know
 def kd_loss(case: Case) -> Ours:
     """Cross-entropy from the teacher's distribution to the student's, mean over scored positions; no shift."""
     logits, scored = case.leaf("logits"), case.tensor("label") != -100
-    each = distillation.kd(logits.flatten(0, 1), case.tensor("teacher_logits").flatten(0, 1), scored.flatten())
+    each = distillation.kd(
+        logits.flatten(0, 1), case.tensor("teacher_logits").flatten(0, 1), scored.flatten()
+    )
     loss = mean_of(summed(each))
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)})
 
 
 def prm_loss(case: Case) -> Ours:
     """Placeholders end the steps; the classes are a few words of the vocabulary, or all of it."""
-    logits, ends = case.leaf("logits"), case.tensor("input_ids") == case.params["placeholder_token_id"]
+    logits, ends = (
+        case.leaf("logits"),
+        case.tensor("input_ids") == case.params["placeholder_token_id"],
+    )
     words, labels = case.params["reward_token_ids"], case.tensor("labels")
     kind = case.params["labels"]
     chosen = logits if words is None else logits[..., words]
@@ -221,10 +262,19 @@ def prm_loss(case: Case) -> Ours:
     else:
         known = labels.long()
         if words is not None:
-            known = sum(torch.where(known == word, place + 1, 0) for place, word in enumerate(words)) - 1
+            known = (
+                sum(torch.where(known == word, place + 1, 0) for place, word in enumerate(words))
+                - 1
+            )
         each = process.prm_hard(chosen.flatten(0, 1), known.flatten(), ends.flatten())
     loss = mean_of(summed(each))
-    return Ours({"loss": loss, "acc": each.metrics["steps/accuracy"].value(), "grad_logits": gradient(loss, logits)})
+    return Ours(
+        {
+            "loss": loss,
+            "acc": each.metrics["steps/accuracy"].value(),
+            "grad_logits": gradient(loss, logits),
+        }
+    )
 
 
 PREFIX = "openrlhf.models.loss."

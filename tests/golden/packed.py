@@ -59,7 +59,10 @@ class Rows:
 
 def shares_of_rows(rows: Rows, marks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """For each row, the share of its trained tokens that carry a mark."""
-    return {name: rows.segments.mean(mark_T.double(), rows.loss_mask_T) for name, mark_T in marks.items()}
+    return {
+        name: rows.segments.mean(mark_T.double(), rows.loss_mask_T)
+        for name, mark_T in marks.items()
+    }
 
 
 def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
@@ -69,7 +72,11 @@ def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
 
 
 def reduced(
-    terms: Terms, weights: Mapping[str, float] | None = None, *, count: float | None = None, ranks: int = 1
+    terms: Terms,
+    weights: Mapping[str, float] | None = None,
+    *,
+    count: float | None = None,
+    ranks: int = 1,
 ) -> Tensor:
     """The weighted sum of the terms, over our own denominators or over one global `count` that replaces them."""
     totals = denominators([terms])

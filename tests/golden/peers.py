@@ -14,7 +14,15 @@ from ascent.cells import cell_numbers
 from tests.golden.cases import VECTORS, Case, load
 from tests.golden.differences import ON_PURPOSE
 from tests.golden.peers_options import NOT_HERE, PEERS, Option
-from tests.golden.runner import BY_CONVENTION, DIFFERING, NOT_APPLICABLE, REPRODUCED, Class, counted, judge
+from tests.golden.runner import (
+    BY_CONVENTION,
+    DIFFERING,
+    NOT_APPLICABLE,
+    REPRODUCED,
+    Class,
+    counted,
+    judge,
+)
 
 Classes = list[tuple[Case, Class]]
 COLUMNS = (REPRODUCED, BY_CONVENTION, DIFFERING, NOT_APPLICABLE)
@@ -41,7 +49,13 @@ without it, and counts what then comes out otherwise. These and the differences 
 
 def page(cases: Iterable[Case]) -> str:
     classes = [(case, counted(case, judge(case))) for case in cases]
-    parts = [INTRODUCTION, _figures(classes), REPRODUCED_HOW, _by_convention(classes), _on_purpose(classes)]
+    parts = [
+        INTRODUCTION,
+        _figures(classes),
+        REPRODUCED_HOW,
+        _by_convention(classes),
+        _on_purpose(classes),
+    ]
     for name, options in PEERS.items():
         parts.append(f"## {name}\n\n" + _options(options))
     return "\n".join([*parts, _not_here()])
@@ -68,7 +82,10 @@ def _figures(classes: Classes) -> str:
 
 def _by_convention(classes: Classes) -> str:
     reasons = _counted(classes, BY_CONVENTION)
-    lines = [f"- {reason} ({number} of them)" for reason, number in sorted(reasons.items(), key=lambda x: (-x[1], x))]
+    lines = [
+        f"- {reason} ({number} of them)"
+        for reason, number in sorted(reasons.items(), key=lambda x: (-x[1], x))
+    ]
     nearly = sum(_counted(classes, REPRODUCED).values())
     return (
         "By convention (a case may need two of them):\n\n" + "\n".join(lines) + "\n\n"
@@ -79,9 +96,13 @@ def _by_convention(classes: Classes) -> str:
 
 def _on_purpose(classes: Classes) -> str:
     reasons = _counted(classes, DIFFERING)
-    lines = [f"- {difference.reason} ({reasons[difference.reason]} of them)" for difference in ON_PURPOSE]
+    lines = [
+        f"- {difference.reason} ({reasons[difference.reason]} of them)" for difference in ON_PURPOSE
+    ]
     return (
-        "Where a case differs on purpose, the runner asserts what our answer is instead.\n\n" + "\n".join(lines) + "\n"
+        "Where a case differs on purpose, the runner asserts what our answer is instead.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
 
 
@@ -107,7 +128,9 @@ def _not_here() -> str:
 
 def unknown_references() -> list[str]:
     """Words in backquotes that are neither a row, a cell nor a cell's number."""
-    texts = [text for options in PEERS.values() for each in options for text in (each.ours, each.differs)]
+    texts = [
+        text for options in PEERS.values() for each in options for text in (each.ours, each.differs)
+    ]
     texts += [why for _, _, why in NOT_HERE]
     return [word for text in texts for word in re.findall(r"`([^`]+)`", text) if not _known(word)]
 

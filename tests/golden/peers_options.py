@@ -38,13 +38,21 @@ TRL = (
         ("sigmoid", "`row dpo`", SMOOTHING),
         ("sigmoid_norm", "`row dpo_norm`"),
         ("hinge", "`row slic`"),
-        ("ipo", "`row ipo`", "the same means; `loss.ipo_sum` is the summed form (20.2 apart on one pair)"),
+        (
+            "ipo",
+            "`row ipo`",
+            "the same means; `loss.ipo_sum` is the summed form (20.2 apart on one pair)",
+        ),
         ("exo_pair", "`row exo`"),
         ("nca_pair", "`row nca`"),
         ("robust", "`row robust_dpo`"),
         ("bco_pair", "`row bco_pair`"),
         ("sppo_hard", "`row sppo`"),
-        ("aot", "`row aot`", "ranks over the whole optimizer step; TRL ranks each micro-batch alone"),
+        (
+            "aot",
+            "`row aot`",
+            "ranks over the whole optimizer step; TRL ranks each micro-batch alone",
+        ),
         ("aot_unpaired", "`row aot_unpaired`", "as aot"),
         ("apo_zero", "`row apo_zero`"),
         ("apo_down", "`row apo_down`"),
@@ -63,15 +71,33 @@ TRL = (
             "with every loss of pairs, CPO's, SimPO's and ORPO's too",
         ),
         ("use_weighting (WPO)", "`row wpo`", "works with hinge too, where TRL raises"),
-        ("loss_weights (MPO)", "`row mpo`", "WPO's weight is on every loss of pairs, never on the chosen's NLL"),
-        ("label_smoothing", "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`"),
+        (
+            "loss_weights (MPO)",
+            "`row mpo`",
+            "WPO's weight is on every loss of pairs, never on the chosen's NLL",
+        ),
+        (
+            "label_smoothing",
+            "`loss.dpo.label_smoothing`, `loss.robust.label_smoothing`, `loss.exo.label_smoothing`",
+        ),
     ),
     *_options(
         "unpaired",
-        ("KTO kto", "`row kto`", "the reference point is one mean over the step; TRL averages per-rank means"),
+        (
+            "KTO kto",
+            "`row kto`",
+            "the reference point is one mean over the step; TRL averages per-rank means",
+        ),
         ("KTO apo_zero_unpaired", "`row apo_zero_unpaired`"),
-        ("KTO desirable_weight, undesirable_weight", "`loss.kto.desirable_weight`, `loss.kto.undesirable_weight`"),
-        ("BCO", "`row bco`", "the shift moves once per optimizer step, before it is used; TRL's moves per micro-batch"),
+        (
+            "KTO desirable_weight, undesirable_weight",
+            "`loss.kto.desirable_weight`, `loss.kto.undesirable_weight`",
+        ),
+        (
+            "BCO",
+            "`row bco`",
+            "the shift moves once per optimizer step, before it is used; TRL's moves per micro-batch",
+        ),
     ),
     *_options(
         "without a reference",
@@ -84,7 +110,11 @@ TRL = (
         ("TPO sigmoid", "`row tpo`"),
         ("TPO hinge", "`row tpo` with `loss.reference_free_hinge`", OWN_BETA),
         ("TPO ipo", "`row tpo` with `loss.reference_free_ipo`", OWN_BETA),
-        ("TPO tpo-l", "`row tpo` with `loss.simpo`", "beta 2.5 and margin 1.375 unless given; TRL's are .01 and .5"),
+        (
+            "TPO tpo-l",
+            "`row tpo` with `loss.simpo`",
+            "beta 2.5 and margin 1.375 unless given; TRL's are .01 and .5",
+        ),
         ("ORPO", "`row orpo`", "NLL over the response; TRL's covers the prompt too"),
     ),
     *_options(
@@ -99,16 +129,28 @@ TRL = (
             "`row nash_md`",
             "both answers are scored by the recipe's rewards, never by a judge of pairs; the mixture is always even",
         ),
-        ("A2PO", "`row a2po`", "prompts that the reference never answers rightly stay; V* is 0 there"),
+        (
+            "A2PO",
+            "`row a2po`",
+            "prompts that the reference never answers rightly stay; V* is 0 there",
+        ),
     ),
     *_options(
         "supervised, rewards, distillation",
         ("SFT nll", "`row sft`"),
         ("SFT dft", "`row dft`"),
         ("reward model, margin, center_rewards_coefficient", "`row reward_model`"),
-        ("GKD beta 0 to 1", "`row gkd`", "temperature reaches the loss; TRL's trainer never passes its own"),
+        (
+            "GKD beta 0 to 1",
+            "`row gkd`",
+            "temperature reaches the loss; TRL's trainer never passes its own",
+        ),
         ("GKD reduction batchmean", "`row gkd`"),
-        ("GKD reduction sum, mean", "none", "a token mean always; there mean also divides by the vocabulary's size"),
+        (
+            "GKD reduction sum, mean",
+            "none",
+            "a token mean always; there mean also divides by the vocabulary's size",
+        ),
         (
             "GKD lmbda",
             "data.on_policy_fraction",
@@ -123,10 +165,26 @@ TRL = (
     *_options(
         "GRPO loss_type",
         ("grpo", "`row grpo`", EMPTY_ROWS),
-        ("dr_grpo", "`row dr_grpo`", "also drops the std; TRL's loss_type changes the aggregation alone"),
-        ("dapo", "`row dapo`", "the step's own tokens; TRL divides by the generation batch's, rescaled"),
-        ("bnpo", "`aggregation.token_mean`", "over the optimizer step; bnpo is a mean per micro-batch"),
-        ("cispo", "`row cispo`", "cap is 5; TRL falls back to epsilon .2, a fifth of every gradient"),
+        (
+            "dr_grpo",
+            "`row dr_grpo`",
+            "also drops the std; TRL's loss_type changes the aggregation alone",
+        ),
+        (
+            "dapo",
+            "`row dapo`",
+            "the step's own tokens; TRL divides by the generation batch's, rescaled",
+        ),
+        (
+            "bnpo",
+            "`aggregation.token_mean`",
+            "over the optimizer step; bnpo is a mean per micro-batch",
+        ),
+        (
+            "cispo",
+            "`row cispo`",
+            "cap is 5; TRL falls back to epsilon .2, a fifth of every gradient",
+        ),
         ("sapo", "`row sapo`", EMPTY_ROWS),
         ("luspo", "`row luspo`", EMPTY_ROWS),
         ("vespo", "`row vespo`"),
@@ -134,7 +192,11 @@ TRL = (
     ),
     *_options(
         "GRPO options",
-        ("importance_sampling_level token", "`ratio.token`", "log-ratios held within 20; TRL's loss is 2.8e9 at 25"),
+        (
+            "importance_sampling_level token",
+            "`ratio.token`",
+            "log-ratios held within 20; TRL's loss is 2.8e9 at 25",
+        ),
         ("importance_sampling_level sequence", "`row gspo`, `ratio.sequence_geometric`"),
         ("importance_sampling_level sequence_token (1.12)", "`row gspo_token`"),
         ("delta", "`row intellect_2`, `policy_loss.dual_clip.cap`"),
@@ -172,11 +234,19 @@ TRL = (
     ),
     *_options(
         "other trainers",
-        ("RLOO", "`row rloo`", "no ratio by default; TRL clips the whole completion's product at .2"),
+        (
+            "RLOO",
+            "`row rloo`",
+            "no ratio by default; TRL clips the whole completion's product at .2",
+        ),
         ("RLOO normalize_advantages", "`row rloo` with `advantage_norm.batch_zscore`"),
         ("RLOO reward_clip_range", "`row rloo` with `reward_shaping.clip`"),
         ("RLOO with its clipped product", "`ratio.sequence_product` with `policy_loss.clip`"),
-        ("PPO (1.12)", "`row ppo`", "score on the EOS token; TRL one place later (advantages .02 to .15 apart)"),
+        (
+            "PPO (1.12)",
+            "`row ppo`",
+            "score on the EOS token; TRL one place later (advantages .02 to .15 apart)",
+        ),
         (
             "PPO whiten_rewards",
             "`row ppo` with `reward_shaping.whiten_rewards`",
@@ -184,7 +254,11 @@ TRL = (
         ),
         ("PPO kl_estimator k1", "`reward_shaping.kl_penalty`"),
         ("PPO kl_estimator k3", "none", K1_ALONE),
-        ("missing_eos_penalty", "`reward_shaping.eos_subtract`", "`reward_shaping.eos_replace` is the default rule"),
+        (
+            "missing_eos_penalty",
+            "`reward_shaping.eos_subtract`",
+            "`reward_shaping.eos_replace` is the default rule",
+        ),
         ("soft overlong punishment", "`reward_shaping.soft_overlong`"),
     ),
 )
@@ -199,13 +273,27 @@ VERL = (
         ("reinforce_plus_plus", "`row reinforce_pp`"),
         ("reinforce_plus_plus_baseline", "`row reinforce_pp_baseline`", LONE),
         ("remax", "`row remax`"),
-        ("gdpo", "`row gdpo`", "whitened over sequences; verl over tokens (.25 apart on one batch)"),
+        (
+            "gdpo",
+            "`row gdpo`",
+            "whitened over sequences; verl over tokens (.25 apart on one batch)",
+        ),
         ("grpo_passk", "`row grpo_passk`", "a group of one gets 0; verl raises"),
         ("gpg", "`row gpg`", LONE),
-        ("optimal_token_baseline", "`row optimal_baseline`", "positions count trained tokens; by columns from Python"),
+        (
+            "optimal_token_baseline",
+            "`row optimal_baseline`",
+            "positions count trained tokens; by columns from Python",
+        ),
         ("tir_optimal_token_baseline", "`row optimal_baseline`"),
-        ("norm_adv_by_std_in_grpo true, false", "`advantage_norm.group_std`, `advantage_norm.none`"),
-        ("handle_zero_tail", "`advantage.optimal_token_baseline.lone_tail`: true; false from Python"),
+        (
+            "norm_adv_by_std_in_grpo true, false",
+            "`advantage_norm.group_std`, `advantage_norm.none`",
+        ),
+        (
+            "handle_zero_tail",
+            "`advantage.optimal_token_baseline.lone_tail`: true; false from Python",
+        ),
     ),
     *_options(
         "policy loss_mode",
@@ -216,22 +304,38 @@ VERL = (
         ),
         ("gspo", "`row gspo`", "averaged per sequence; verl's trainer passes token-mean"),
         ("sapo", "`row sapo`"),
-        ("cispo", "`row cispo`", "bounds are ratios 0 and 5; verl's are radii, [.8, 1.2] by default"),
+        (
+            "cispo",
+            "`row cispo`",
+            "bounds are ratios 0 and 5; verl's are radii, [.8, 1.2] by default",
+        ),
         ("geo_mean", "`row gmpo`", "radius .4 in log space; verl reuses its ratio clip .2"),
         ("dppo_tv", "`row dppo_tv`"),
         ("dppo_kl", "`row dppo_kl`"),
         ("dro", "`row dro`"),
-        ("clip_cov", "`row clip_cov`", "covariances and choice of the whole step; verl's of a micro-batch"),
+        (
+            "clip_cov",
+            "`row clip_cov`",
+            "covariances and choice of the whole step; verl's of a micro-batch",
+        ),
         ("kl_cov", "`row kl_cov`", "as clip_cov"),
         ("gpg", "`policy_loss.plain` with `aggregation.token_mean`"),
         ("reinforce", "`policy_loss.plain` with `aggregation.sequence_mean_token_sum`"),
-        ("bypass_mode ppo_clip", "`rollout_correction.bypass`", "what is rejected stays in the denominator"),
+        (
+            "bypass_mode ppo_clip",
+            "`rollout_correction.bypass`",
+            "what is rejected stays in the denominator",
+        ),
         (
             "bypass_mode reinforce",
             "`policy_loss.plain` with `rollout_correction.token_truncate` (or any other)",
             "weights of the policy before the step; verl's of the policy being trained (equal at one update per batch)",
         ),
-        ("entropy_coeff", "`entropy_bonus.bonus`", "a token mean; verl aggregates it like the policy term"),
+        (
+            "entropy_coeff",
+            "`entropy_bonus.bonus`",
+            "a token mean; verl aggregates it like the policy term",
+        ),
     ),
     *_options(
         "loss_agg_mode",
@@ -298,9 +402,15 @@ VERL = (
             "one `token_weights.ratio_within` and one `token_weights.distance_within`",
             "more from Python",
         ),
-        ("the denominator after rejection", "unchanged", "verl's v0 trainer shrinks it, its v1 does not"),
+        (
+            "the denominator after rejection",
+            "unchanged",
+            "verl's v0 trainer shrinks it, its v1 does not",
+        ),
     ),
-    *_options("value loss", ("clipped", "`value_loss.clipped`"), ("without clip", "`value_loss.mse`")),
+    *_options(
+        "value loss", ("clipped", "`value_loss.clipped`"), ("without clip", "`value_loss.mse`")
+    ),
 )
 
 OPENRLHF = (
@@ -314,16 +424,27 @@ OPENRLHF = (
         ("reinforce", "`row reinforce_pp`", "variance with n - 1 (.116 apart)"),
         ("reinforce_baseline", "`row reinforce_pp_baseline`", "variance with n - 1 (.030 apart)"),
         ("rloo", "`row rloo`", "KL enters the reward before the baseline, not after"),
-        ("group_norm", "`row grpo`", "eps 1e-4 for 1e-9; an all-equal group is exactly 0 (59.6 in float32 there)"),
+        (
+            "group_norm",
+            "`row grpo`",
+            "eps 1e-4 for 1e-9; an all-equal group is exactly 0 (59.6 in float32 there)",
+        ),
         ("dr_grpo", "`row dr_grpo`", "also divides by a constant; OpenRLHF drops the std alone"),
         ("no_std_norm", "`advantage_norm.none`"),
     ),
     *_options(
         "policy loss",
         ("ppo", "`row ppo`, `policy_loss.clip`"),
-        ("gspo", "`row gspo`", "with a correction the ratio stays to the old policy, not to the sampler"),
+        (
+            "gspo",
+            "`row gspo`",
+            "with a correction the ratio stays to the old policy, not to the sampler",
+        ),
         ("dual_clip", "`policy_loss.dual_clip`"),
-        ("token_level_loss true, false", "`aggregation.token_mean`, `aggregation.sequence_mean_token_mean`"),
+        (
+            "token_level_loss true, false",
+            "`aggregation.token_mean`, `aggregation.sequence_mean_token_mean`",
+        ),
         ("vllm tis", "`rollout_correction.token_truncate`"),
         ("vllm icepop", "`rollout_correction.token_mask`"),
         (
@@ -337,13 +458,25 @@ OPENRLHF = (
         ("ValueLoss", "`value_loss.clipped`, `value_loss.mse`"),
         ("SFTLoss, GPTLMLoss", "`row sft`"),
         ("PairWiseLoss, margin", "`row reward_model`"),
-        ("LogExpLoss", "`row reward_model`", "a log-sigmoid: OpenRLHF's log(1 + exp) overflows, gradient NaN"),
+        (
+            "LogExpLoss",
+            "`row reward_model`",
+            "a log-sigmoid: OpenRLHF's log(1 + exp) overflows, gradient NaN",
+        ),
         ("DPOLoss, label_smoothing", "`row dpo`"),
         ("DPOLoss ipo", "`loss.ipo_sum`"),
         ("KTOLoss, desirable_weight, undesirable_weight (0.9.6)", "`row kto`"),
         ("KDLoss (0.9.6)", "`row kd`"),
-        ("PRMLoss hard, vocab (0.9.6)", "`row prm`", "a scalar head judges, read at a line break; there two words"),
-        ("PRMLoss soft (0.9.6)", "`row prm_soft`", "NaN is an unknown label; there -100 is taken for a probability"),
+        (
+            "PRMLoss hard, vocab (0.9.6)",
+            "`row prm`",
+            "a scalar head judges, read at a line break; there two words",
+        ),
+        (
+            "PRMLoss soft (0.9.6)",
+            "`row prm_soft`",
+            "NaN is an unknown label; there -100 is taken for a probability",
+        ),
     ),
     *_options(
         "rewards and KL",
@@ -363,7 +496,10 @@ SWIFT = (
         "advantage_estimator",
         ("grpo", "`row grpo`", "an unscored part is left out; there it counts as 0"),
         ("rloo", "`row rloo`"),
-        ("reinforce_plus_plus", "`advantage.group_mean_baseline` with `advantage_norm.batch_std_centered`"),
+        (
+            "reinforce_plus_plus",
+            "`advantage.group_mean_baseline` with `advantage_norm.batch_std_centered`",
+        ),
         ("dynamic (ragged groups)", "every group estimator: groups may differ in size"),
     ),
     *_options(
@@ -382,17 +518,34 @@ SWIFT = (
         ("cispo", "`row cispo`", "cap 5; there epsilon_high, .2 unless set"),
         ("sapo", "`row sapo`"),
         ("fipo", "`row fipo`"),
-        ("fipo_gamma, fipo_clip_range, fipo_clip_high_only, fipo_safety_threshold", "`policy_loss.fipo`, from Python"),
-        ("real", "`row real`", "groups may be cut apart; there K consecutive rows must stay together"),
+        (
+            "fipo_gamma, fipo_clip_range, fipo_clip_high_only, fipo_safety_threshold",
+            "`policy_loss.fipo`, from Python",
+        ),
+        (
+            "real",
+            "`row real`",
+            "groups may be cut apart; there K consecutive rows must stay together",
+        ),
     ),
     *_options(
         "GRPO options",
-        ("importance_sampling_level token, sequence, sequence_token", "`ratio.token`, `row gspo`, `row gspo_token`"),
+        (
+            "importance_sampling_level token, sequence, sequence_token",
+            "`ratio.token`, `row gspo`, `row gspo_token`",
+        ),
         ("delta", "`policy_loss.dual_clip.cap`"),
         ("beta", "`kl.k3`", CAP),
-        ("beta with a rollout mode", "`kl.weighted_k3`", "KL is not weighed unless asked (gradient .018 apart)"),
+        (
+            "beta with a rollout mode",
+            "`kl.weighted_k3`",
+            "KL is not weighed unless asked (gradient .018 apart)",
+        ),
         ("kl_in_reward", "`reward_shaping.kl_penalty`"),
-        ("rollout token_truncate, token_mask", "`rollout_correction.token_truncate`, `rollout_correction.token_mask`"),
+        (
+            "rollout token_truncate, token_mask",
+            "`rollout_correction.token_truncate`, `rollout_correction.token_mask`",
+        ),
         (
             "rollout sequence_truncate",
             "`rollout_correction.geometric_truncate`",
@@ -414,7 +567,11 @@ SWIFT = (
             "`filter.not_truncated`",
             "what is filtered out is gone; there it counts in means over rows",
         ),
-        ("dynamic sampling", "`filter.nonzero_variance`", "on the summed rewards before shaping, as there"),
+        (
+            "dynamic sampling",
+            "`filter.nonzero_variance`",
+            "on the summed rewards before shaping, as there",
+        ),
     ),
     *_options(
         "teachers",
@@ -433,7 +590,11 @@ PEERS = {
 
 # What a peer has and we do not, each with its reason.
 NOT_HERE = (
-    ("verl", "pf-ppo", "resampling of a replayed batch by reward: no vectors exist, and nobody has asked for it"),
+    (
+        "verl",
+        "pf-ppo",
+        "resampling of a replayed batch by reward: no vectors exist, and nobody has asked for it",
+    ),
     (
         "verl",
         "distillation losses of the async trainer",

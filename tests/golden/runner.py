@@ -23,7 +23,16 @@ from tests.golden import (
     verl_primitives,
     verl_rollout,
 )
-from tests.golden.cases import BY_CONVENTION, DIFFERING, NOT_APPLICABLE, REPRODUCED, Case, Ours, compared, unread
+from tests.golden.cases import (
+    BY_CONVENTION,
+    DIFFERING,
+    NOT_APPLICABLE,
+    REPRODUCED,
+    Case,
+    Ours,
+    compared,
+    unread,
+)
 from tests.golden.cases import differences as numbers_that_differ
 from tests.golden.conventions import NUMERICAL, REFUSED, Convention
 
@@ -71,11 +80,18 @@ def classify(case: Case) -> Class:
     """
     if case.family == "cross_peer" and not case.function:
         parts = [classify(part) for part in cross_peer.answers(case)]
-        differing = tuple(dict.fromkeys(reason for part in parts if part.name == DIFFERING for reason in part.reasons))
+        differing = tuple(
+            dict.fromkeys(
+                reason for part in parts if part.name == DIFFERING for reason in part.reasons
+            )
+        )
         if differing:
             return Class(DIFFERING, differing)
         if all(part.name == NOT_APPLICABLE for part in parts):
-            return Class(NOT_APPLICABLE, tuple(dict.fromkeys(reason for part in parts for reason in part.reasons)))
+            return Class(
+                NOT_APPLICABLE,
+                tuple(dict.fromkeys(reason for part in parts for reason in part.reasons)),
+            )
         return Class(REPRODUCED)
     theirs = differences.not_applicable(case)
     if theirs is not None:
@@ -102,8 +118,16 @@ def judge(case: Case) -> Verdict:
     try:
         ours = ADAPTERS[case.function](case)
         difference = differences.on_purpose(case)
-        wrong = difference.wrong(case, ours) if difference else unread(case) + numbers_that_differ(case, ours)
-        rests = ((), ()) if difference or wrong else (_rests_on(case, REFUSED), _rests_on(case, NUMERICAL))
+        wrong = (
+            difference.wrong(case, ours)
+            if difference
+            else unread(case) + numbers_that_differ(case, ours)
+        )
+        rests = (
+            ((), ())
+            if difference or wrong
+            else (_rests_on(case, REFUSED), _rests_on(case, NUMERICAL))
+        )
     except Exception:
         return Verdict([f"{case.id}: {traceback.format_exc(limit=-3)}"], 0)
     return Verdict([f"{case.id}: {word}" for word in wrong], compared(case, ours), *rests)
@@ -114,7 +138,11 @@ def counted(case: Case, verdict: Verdict) -> Class:
     found = classify(case)
     if found.name != REPRODUCED:
         return found
-    return Class(BY_CONVENTION, verdict.conventions) if verdict.conventions else Class(REPRODUCED, verdict.numerical)
+    return (
+        Class(BY_CONVENTION, verdict.conventions)
+        if verdict.conventions
+        else Class(REPRODUCED, verdict.numerical)
+    )
 
 
 def _rests_on(case: Case, kinds: frozenset[Convention]) -> tuple[str, ...]:

@@ -35,15 +35,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     applicable = len(seen) - classes[NOT_APPLICABLE]
     terminalreporter.section("golden conformance")
     write = terminalreporter.write_line
-    write(f"{len(seen)} cases, {sum(value['numbers'] for value, _ in seen)} numbers compared, {failed} cases failed")
+    write(
+        f"{len(seen)} cases, {sum(value['numbers'] for value, _ in seen)} numbers compared, {failed} cases failed"
+    )
     nearly = sum(value["kind"] == REPRODUCED and bool(value["reasons"]) for value, _ in seen)
-    write(f"  reproduced plainly         {classes[REPRODUCED]} ({nearly} of them to one part in 1e8)")
+    write(
+        f"  reproduced plainly         {classes[REPRODUCED]} ({nearly} of them to one part in 1e8)"
+    )
     write(f"  by a peer's convention     {classes[BY_CONVENTION]}")
     write(f"  differing on purpose       {classes[DIFFERING]}")
     apart = classes[BY_CONVENTION] + classes[DIFFERING]
-    write(f"the last two together: {apart} of {applicable} applicable, {apart / max(applicable, 1):.1%}")
+    write(
+        f"the last two together: {apart} of {applicable} applicable, {apart / max(applicable, 1):.1%}"
+    )
     for name in (BY_CONVENTION, DIFFERING, NOT_APPLICABLE):
-        reasons = Counter(reason for value, _ in seen if value["kind"] == name for reason in value["reasons"])
+        reasons = Counter(
+            reason for value, _ in seen if value["kind"] == name for reason in value["reasons"]
+        )
         if reasons:
             write(f"{name}, by reason:")
         for reason, count in sorted(reasons.items()):

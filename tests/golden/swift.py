@@ -32,15 +32,26 @@ from tests.golden.cases import Case, Ours, Tolerance
 from tests.golden.conventions import Convention
 from tests.golden.packed import NO_GUARD, Rows, gradient, mean_of, reduced
 from tests.golden.trl_advantages import consecutive
-from tests.golden.trl_policy import LEVELS, given_focus, near_policy, rows_kept, top_tokens, two_sided
+from tests.golden.trl_policy import (
+    LEVELS,
+    given_focus,
+    near_policy,
+    rows_kept,
+    top_tokens,
+    two_sided,
+)
 from tests.golden.verl_losses import LARGEST_KL
 
 EPS, GDPO_EPS = 1e-4, 1e-8
 WINDOW = ("dapo", "cispo", "fipo")
-FIPO_OPTIONS = tuple(f"fipo_{name}" for name in ("gamma", "clip_range", "clip_high_only", "safety_threshold"))
+FIPO_OPTIONS = tuple(
+    f"fipo_{name}" for name in ("gamma", "clip_range", "clip_high_only", "safety_threshold")
+)
 REAL_OPTIONS = ("real_tau", "num_generations")
 TEACHER_COEFFICIENT = 0.3  # what the vectors were made with; it is not among their options
-ROLLOUT_WEIGHTS = "swift rollout weights"  # inside the trainer's loss; only the cross-peer cases show them
+ROLLOUT_WEIGHTS = (
+    "swift rollout weights"  # inside the trainer's loss; only the cross-peer cases show them
+)
 
 
 def advantages(case: Case) -> Ours:
@@ -58,9 +69,15 @@ def advantages(case: Case) -> Ours:
         credit_B = group_baselines.decoupled_parts(
             reward_components_BK, groups, part_weights=words, eps=GDPO_EPS
         ).advantages_B
-        room = conventions.room_for_flat_parts(case.tolerance, reward_components_BK, weights.tolist(), groups, GDPO_EPS)
-        advantages_B = normalize.batch_zscore(credit_B, group_baselines.scored(rewards_B), eps=GDPO_EPS)
-        return Ours({"advantages": advantages_B, "rewards": plain_B}, tolerances={"advantages": room})
+        room = conventions.room_for_flat_parts(
+            case.tolerance, reward_components_BK, weights.tolist(), groups, GDPO_EPS
+        )
+        advantages_B = normalize.batch_zscore(
+            credit_B, group_baselines.scored(rewards_B), eps=GDPO_EPS
+        )
+        return Ours(
+            {"advantages": advantages_B, "rewards": plain_B}, tolerances={"advantages": room}
+        )
     advantages_B = _scaled(kind, scale, rewards_B, groups)
     room = conventions.room_for_flat_groups(case, advantages_B, rewards_B, groups, EPS)
     return Ours({"advantages": advantages_B, "rewards": rewards_B}, tolerances={"advantages": room})
@@ -69,7 +86,11 @@ def advantages(case: Case) -> Ours:
 def total(case: Case, reward_components_BK: Tensor, weights_K: Tensor) -> Tensor:
     """What could not be scored counts as 0; or leaves the whole reward unscored."""
     reward_components_BK = torch.where(weights_K == 0, 0, reward_components_BK * weights_K)
-    return reward_components_BK.nansum(1) if case.follows(Convention.PARTLY_SCORED) else reward_components_BK.sum(1)
+    return (
+        reward_components_BK.nansum(1)
+        if case.follows(Convention.PARTLY_SCORED)
+        else reward_components_BK.sum(1)
+    )
 
 
 def dynamic(case: Case) -> Ours:
@@ -85,7 +106,10 @@ def dynamic(case: Case) -> Ours:
     advantages_U = _scaled(kind, scale, rewards_B[rows_U], groups)
     room = conventions.room_for_flat_groups(case, advantages_U, rewards_B[rows_U], groups, EPS)
     room = Tolerance(room.relative, torch.as_tensor(room.absolute)[requests_B])
-    return Ours({"advantages": advantages_U[requests_B], "rewards": rewards_B}, tolerances={"advantages": room})
+    return Ours(
+        {"advantages": advantages_U[requests_B], "rewards": rewards_B},
+        tolerances={"advantages": room},
+    )
 
 
 def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
@@ -96,8 +120,15 @@ def _scaled(kind: str, scale: str, rewards_B: Tensor, groups: Groups) -> Tensor:
         "reinforce_plus_plus": group_baselines.group_mean_baseline,
     }[kind]
     advantages_B = credit(rewards_B, groups).advantages_B
-    batch = normalize.batch_std_centered if kind == "reinforce_plus_plus" else normalize.batch_std_raw
-    known = {"advantages_B": advantages_B, "advantages_T": advantages_B, "rewards_B": rewards_B, "groups": groups}
+    batch = (
+        normalize.batch_std_centered if kind == "reinforce_plus_plus" else normalize.batch_std_raw
+    )
+    known = {
+        "advantages_B": advantages_B,
+        "advantages_T": advantages_B,
+        "rewards_B": rewards_B,
+        "groups": groups,
+    }
     scales: Mapping[str, Callable[[], Cell]] = {
         "group": lambda: cell(normalize.group_std, eps=EPS),
         "batch": lambda: cell(batch, eps=EPS),
@@ -153,11 +184,16 @@ def grpo(case: Case) -> Ours:
 def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ours:
     """A mean over all groups, also over those without a token; KL is a token mean of its own."""
     known["groups"] = consecutive(rows.count, case.params["num_generations"])
-    gate, mode = cell(sequence_policy_losses.real, tau=case.params["real_tau"]), cell(aggregation.group_mean)
+    gate, mode = (
+        cell(sequence_policy_losses.real, tau=case.params["real_tau"]),
+        cell(aggregation.group_mean),
+    )
     shared = {"rollout_correction": cell(rollout_correction.none), "ratio": cell(ratios.none)}
     known |= step_statistics(known, [gate, mode], **shared)
     beta, k3 = case.params["beta"], cell(kl.k3, cap=LARGEST_KL)
-    terms = dict(policy_terms(known, policy_loss=gate, aggregation=mode, kl=k3 if beta else None, **shared))
+    terms = dict(
+        policy_terms(known, policy_loss=gate, aggregation=mode, kl=k3 if beta else None, **shared)
+    )
     leash = terms.pop("kl", None)
     count = known["groups"].count if case.follows(Convention.EMPTY_GROUPS) else None
     loss, metrics = reduced(terms, count=count), {}
@@ -166,7 +202,9 @@ def _real(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> Ou
         loss = loss + beta * (mean if case.follows(Convention.KL_TOKEN_MEAN) else mean_of(leash))
         metrics = {"kl": mean}
     _correction(case)  # the sampler's log-probs are not read, whatever the mode
-    case.peer_ignores("importance_sampling_level", "epsilon_low", "epsilon_high", "delta", "max_completion_length")
+    case.peer_ignores(
+        "importance_sampling_level", "epsilon_low", "epsilon_high", "delta", "max_completion_length"
+    )
     case.peer_ignores("num_items_in_batch", "num_processes", "current_gradient_accumulation_steps")
     return Ours({"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}, metrics)
 
@@ -180,13 +218,21 @@ def rlsd(case: Case) -> Ours:
         old_logprobs_T=case.tensor("policy_per_token_logps"),
     )
     names = {"mix": "lam", "radius": "clip_range", "negative_only": "negative_only"}
-    weight_T = cell(token_weights.teacher_agreement, **{ours: case.params[theirs] for ours, theirs in names.items()})(
-        known
-    )
+    weight_T = cell(
+        token_weights.teacher_agreement,
+        **{ours: case.params[theirs] for ours, theirs in names.items()},
+    )(known)
     reweighed_T = masked.kept(known["advantages_T"] * weight_T, rows.loss_mask_T)
     added_T = cell(normalize.plus_teacher, coefficient=TEACHER_COEFFICIENT)(known)
-    outside = torch.where(rows.keep_BL, 0, base_B[:, None])  # its base advantage stands at padding too
-    return Ours({"advantages": rows.unpack(reweighed_T), "expand_with_teacher": rows.unpack(added_T) + outside})
+    outside = torch.where(
+        rows.keep_BL, 0, base_B[:, None]
+    )  # its base advantage stands at padding too
+    return Ours(
+        {
+            "advantages": rows.unpack(reweighed_T),
+            "expand_with_teacher": rows.unpack(added_T) + outside,
+        }
+    )
 
 
 def rollout_weights(case: Case) -> Ours:
@@ -211,19 +257,26 @@ def _known(case: Case, rows: Rows, logprobs: Tensor) -> dict[str, Any]:
 
 def _near(case: Case, rows: Rows, known: Mapping[str, Any], drift: float) -> Tensor:
     """A row's advantage is the mean of its tokens'; without sampler log-probs the old policy's stand in."""
-    advantages_T = rows.segments.broadcast(rows.segments.mean(known["advantages_T"], rows.loss_mask_T))
+    advantages_T = rows.segments.broadcast(
+        rows.segments.mean(known["advantages_T"], rows.loss_mask_T)
+    )
     sampled_T = known.get("sampler_logprobs_T", known["old_logprobs_T"])
     return rows_kept(rows, near_policy(rows, known["logprobs_T"], sampled_T, advantages_T, drift))
 
 
 def _correction(case: Case) -> Cell:
-    mode, cap = case.params["rollout_importance_sampling_mode"], case.params["rollout_importance_sampling_threshold"]
+    mode, cap = (
+        case.params["rollout_importance_sampling_mode"],
+        case.params["rollout_importance_sampling_threshold"],
+    )
     cells: Mapping[str | None, Callable[[], Cell]] = {
         None: lambda: cell(rollout_correction.none),
         "token_truncate": lambda: cell(rollout_correction.token_truncate, cap=cap),
         "token_mask": lambda: cell(rollout_correction.token_mask, low=0.0, high=cap),
         "sequence_truncate": lambda: cell(rollout_correction.geometric_truncate, cap=cap),
-        "sequence_mask": lambda: cell(rollout_correction.geometric_mask, low=0.0, high=cap, cap=NO_GUARD),
+        "sequence_mask": lambda: cell(
+            rollout_correction.geometric_mask, low=0.0, high=cap, cap=NO_GUARD
+        ),
     }
     return cells[mode]()
 
@@ -234,7 +287,11 @@ def _gate(case: Case) -> Cell:
     if kind == "cispo":
         return cell(policy_losses.cispo, floor=0.0, cap=high)
     if kind == "sapo":
-        return cell(policy_losses.sapo, tau_positive=case.params["tau_pos"], tau_negative=case.params["tau_neg"])
+        return cell(
+            policy_losses.sapo,
+            tau_positive=case.params["tau_pos"],
+            tau_negative=case.params["tau_neg"],
+        )
     if kind == "fipo":
         return cell(
             sequence_policy_losses.fipo,
@@ -248,7 +305,9 @@ def _gate(case: Case) -> Cell:
         )
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
-    return cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    return (
+        cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    )
 
 
 def _mode(case: Case) -> Cell:
@@ -264,14 +323,20 @@ def _reduced(case: Case, terms: Any) -> Tensor:
     items, processes = case.params["num_items_in_batch"], case.params["num_processes"]
     steps, weights = case.params["current_gradient_accumulation_steps"], {"kl": case.params["beta"]}
     if case.params["loss_type"] in WINDOW:
-        return reduced(terms, weights, count=items / processes) * (steps if case.follows(Convention.ACCUMULATED) else 1)
+        return reduced(terms, weights, count=items / processes) * (
+            steps if case.follows(Convention.ACCUMULATED) else 1
+        )
     per_row = case.params["loss_type"] in ("grpo", "sapo", "dr_grpo")
     if case.params["overlong_filter"] and per_row and not case.follows(Convention.FILTERED_STAY):
-        return reduced(terms, weights, count=float(filters.not_truncated(case.flags("truncated_mask")).sum()))
+        return reduced(
+            terms, weights, count=float(filters.not_truncated(case.flags("truncated_mask")).sum())
+        )
     return reduced(terms, weights)
 
 
-def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, policy_loss: Cell) -> dict[str, Tensor]:
+def _metrics(
+    rows: Rows, known: Mapping[str, Any], ratio: Cell, policy_loss: Cell
+) -> dict[str, Tensor]:
     marks = policy_loss({**known, "log_ratio_T": ratio(known)}).clip_masks
     found: dict[str, Tensor] = {}
     if "ref_logprobs_T" in known:
@@ -279,10 +344,14 @@ def _metrics(rows: Rows, known: Mapping[str, Any], ratio: Cell, policy_loss: Cel
         found["kl"] = masked.mean(kl_T, rows.loss_mask_T)
     if "policy/clip_frac_low" in marks:
         low, high = (
-            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T) for end in ("low", "high")
+            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T)
+            for end in ("low", "high")
         )
         found |= {"low_clip_mean": low, "high_clip_mean": high, "region_clip_mean": low + high}
-        found |= {"low_clip_min": low, "high_clip_max": high}  # extremes over processes, and there is one
+        found |= {
+            "low_clip_min": low,
+            "high_clip_max": high,
+        }  # extremes over processes, and there is one
     return found
 
 

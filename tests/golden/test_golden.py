@@ -71,7 +71,11 @@ def test_few_rest_on_conventions_or_differ_and_every_one_is_explained() -> None:
 
 def test_nothing_is_skipped_silently() -> None:
     """An option, an input, an expected number or a function that nobody knows is an error."""
-    case = next(case for case in load(VECTORS) if case.family == "policy_loss" and classify(case).name == REPRODUCED)
+    case = next(
+        case
+        for case in load(VECTORS)
+        if case.family == "policy_loss" and classify(case).name == REPRODUCED
+    )
     strange = (
         replace(case, params=Recorded({**case.params.entries, "new_option": 1})),
         replace(case, inputs=Recorded({**case.inputs.entries, "new_input": [1.0]})),
@@ -90,7 +94,9 @@ def test_names_and_seeds_are_not_read() -> None:
         assert judge(renamed).numbers == judge(case).numbers
 
 
-def test_a_convention_counts_only_where_the_answer_rests_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_convention_counts_only_where_the_answer_rests_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One that changes nothing leaves a case plain; one that mends our answer is named; of two, the one that does."""
     case = next(case for case in load(VECTORS) if case.function == "core_algos.agg_loss")
     plain, off = ADAPTERS[case.function], {Convention.NO_KL: 0.0, Convention.SCORE_LATER: 1.0}
@@ -111,7 +117,9 @@ def test_a_convention_counts_only_where_the_answer_rests_on_it(monkeypatch: pyte
 
 def test_a_peers_1e8_in_a_count_is_told_apart_from_a_convention() -> None:
     asked = ("core_algos.agg_loss", "seq-mean-token-mean")
-    case = next(c for c in load(VECTORS) if (c.function, c.params.entries.get("loss_agg_mode")) == asked)
+    case = next(
+        c for c in load(VECTORS) if (c.function, c.params.entries.get("loss_agg_mode")) == asked
+    )
     verdict = judge(case)
     assert verdict.conventions == ()
     assert counted(case, verdict) == (REPRODUCED, (Convention.PLUS_1E8.value,))
@@ -161,7 +169,13 @@ def _likely_is_bad(logits_P: Tensor, label_smoothing: float) -> Tensor:
 
 
 BREAKAGES = {
-    "the sign of the clip gate": (policy_losses, "clip", _wrong_sign(policy_losses.clip), "policy_loss", 60),
+    "the sign of the clip gate": (
+        policy_losses,
+        "clip",
+        _wrong_sign(policy_losses.clip),
+        "policy_loss",
+        60,
+    ),
     "the mask forgotten": (masked, "kept", _unmasked, "policy_loss", 60),
     "advantages off by one part in a million": (
         group_baselines,
@@ -179,18 +193,42 @@ BREAKAGES = {
     ),
     "half of k3 forgotten": (kl, "k3", _scaled(kl.k3, 0.5), "policy_loss", 15),
     "value loss without its half": (values, "clipped", _scaled(values.clipped, 2.0), "ppo", 10),
-    "gradient cut at the token ratio": (ratios, "differences", _detached(ratios.differences), "policy_loss", 60),
-    "sum for mean over tokens": (aggregation, "token_mean", aggregation.token_sum, "policy_loss", 30),
+    "gradient cut at the token ratio": (
+        ratios,
+        "differences",
+        _detached(ratios.differences),
+        "policy_loss",
+        60,
+    ),
+    "sum for mean over tokens": (
+        aggregation,
+        "token_mean",
+        aggregation.token_sum,
+        "policy_loss",
+        30,
+    ),
     "TD for GAE": (returns, "gae", _one_step, "ppo", 10),
-    "the sign of preference losses": (preferences, "smoothed", _likely_is_bad, "preference_loss", 15),
+    "the sign of preference losses": (
+        preferences,
+        "smoothed",
+        _likely_is_bad,
+        "preference_loss",
+        15,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_the_runner_catches_broken_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, attribute, broken, family, least = BREAKAGES[name]
-    chosen = [case for case in load(VECTORS) if case.family == family and classify(case).name == REPRODUCED]
+    chosen = [
+        case
+        for case in load(VECTORS)
+        if case.family == family and classify(case).name == REPRODUCED
+    ]
     monkeypatch.setattr(module, attribute, broken)
     verdicts = (judge(case) for case in chosen)
-    caught = (verdict for verdict in verdicts if verdict.wrong and verdict.numbers)  # by its numbers, not by raising
+    caught = (
+        verdict for verdict in verdicts if verdict.wrong and verdict.numbers
+    )  # by its numbers, not by raising
     assert len(list(islice(caught, least))) == least

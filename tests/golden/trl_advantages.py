@@ -31,11 +31,17 @@ def grpo(case: Case) -> Ours:
     scale = case.params["scale_rewards"]
     if case.params["multi_objective_aggregation"] == "normalize_then_sum":
         words = ",".join(str(weight) for weight in weights)
-        credit = group_baselines.decoupled_parts(reward_components_BK, groups, part_weights=words, eps=EPS)
-        room = conventions.room_for_flat_parts(case.tolerance, reward_components_BK, weights, groups, EPS)
+        credit = group_baselines.decoupled_parts(
+            reward_components_BK, groups, part_weights=words, eps=EPS
+        )
+        room = conventions.room_for_flat_parts(
+            case.tolerance, reward_components_BK, weights, groups, EPS
+        )
         judged_B = group_baselines.scored(rewards_B)
         if case.follows(Convention.UNJUDGED_LEAVE):
-            judged_B = torch.stack([_has_siblings(part_B, groups) for part_B in reward_components_BK.unbind(1)]).any(0)
+            judged_B = torch.stack(
+                [_has_siblings(part_B, groups) for part_B in reward_components_BK.unbind(1)]
+            ).any(0)
         advantages_B = normalize.batch_zscore(credit.advantages_B, judged_B, eps=EPS)
     else:
         case.expects(multi_objective_aggregation="sum_then_normalize")
@@ -64,7 +70,9 @@ def grpo(case: Case) -> Ours:
     metrics = _reward_metrics(reward_components_BK, rewards_B)
     if scale == "group" and case.params["multi_objective_aggregation"] == "sum_then_normalize":
         metrics["frac_reward_zero_std"] = (
-            group_baselines.group_mean_baseline(rewards_B, groups).metrics["reward/zero_std_frac"].value()
+            group_baselines.group_mean_baseline(rewards_B, groups)
+            .metrics["reward/zero_std_frac"]
+            .value()
         )
     return Ours(values, metrics, tolerances={"advantages": room})
 
@@ -79,7 +87,10 @@ def rloo(case: Case) -> Ours:
         rewards_B = reward_shaping.clip(rewards_B, low=low, high=high)
     rows, old = Rows(case.flags("completion_mask")), case.tensor("old_per_token_logps")
     if case.has("ref_per_token_logps"):
-        old_logprobs_T, ref_logprobs_T = rows.pack(old), rows.pack(case.tensor("ref_per_token_logps"))
+        old_logprobs_T, ref_logprobs_T = (
+            rows.pack(old),
+            rows.pack(case.tensor("ref_per_token_logps")),
+        )
         penalty_T = reward_shaping.kl_penalty(
             old_logprobs_T, ref_logprobs_T, rows.loss_mask_T, beta=case.params["beta"]
         )
@@ -100,7 +111,11 @@ def _weighted(case: Case, reward_components_BK: Tensor, weights: list[float]) ->
     weights_K = torch.tensor(weights, dtype=reward_components_BK.dtype)
     if not case.follows(Convention.PARTLY_SCORED):
         return torch.where(weights_K == 0, 0, reward_components_BK * weights_K).sum(1)
-    return (reward_components_BK * weights_K).nansum(1).masked_fill(reward_components_BK.isnan().all(1), float("nan"))
+    return (
+        (reward_components_BK * weights_K)
+        .nansum(1)
+        .masked_fill(reward_components_BK.isnan().all(1), float("nan"))
+    )
 
 
 def consecutive(rows: int, size: int) -> Groups:
@@ -120,7 +135,9 @@ def _finished(case: Case, mask_BL: Tensor, values: dict[str, object]) -> Tensor:
         return mask_BL
     ends = torch.tensor([*case.params["eos_token_ids"], case.params["pad_token_id"]])
     last_B = mask_BL.shape[1] - 1 - mask_BL.flip(1).int().argmax(1)
-    truncated_B = ~torch.isin(case.tensor("completion_ids").long().gather(1, last_B[:, None]).squeeze(1), ends)
+    truncated_B = ~torch.isin(
+        case.tensor("completion_ids").long().gather(1, last_B[:, None]).squeeze(1), ends
+    )
     mask_BL = mask_BL & filters.not_truncated(truncated_B)[:, None]
     values["completion_mask"] = mask_BL.double()
     return mask_BL
@@ -130,9 +147,12 @@ def _weights(case: Case, rows: Rows) -> Tensor:
     """One weight per token, 1 at padding; or one per row, where the level is the sequence."""
     level, _, action = case.params["vllm_importance_sampling_mode"].partition("_")
     known = rows.known(
-        old_logprobs_T=case.tensor("old_per_token_logps"), sampler_logprobs_T=case.tensor("sampling_per_token_logps")
+        old_logprobs_T=case.tensor("old_per_token_logps"),
+        sampler_logprobs_T=case.tensor("sampling_per_token_logps"),
     )
-    weight_T = _correction(level, action, case.params["clip_min"] or 0.0, case.params["clip_max"])(known).weight_T
+    weight_T = _correction(level, action, case.params["clip_min"] or 0.0, case.params["clip_max"])(
+        known
+    ).weight_T
     if level == "token":
         return rows.unpack(weight_T, fill=1.0)
     by_row_B = rows.segments.mean(weight_T, rows.loss_mask_T)
@@ -143,14 +163,19 @@ def _correction(level: str, action: str, low: float, high: float) -> Cell:
     cells = {
         ("token", "truncate"): lambda: cell(rollout_correction.token_truncate, floor=low, cap=high),
         ("token", "mask"): lambda: cell(rollout_correction.token_mask, low=low, high=high),
-        ("sequence", "truncate"): lambda: cell(rollout_correction.product_truncate, floor=low, cap=high),
+        ("sequence", "truncate"): lambda: cell(
+            rollout_correction.product_truncate, floor=low, cap=high
+        ),
         ("sequence", "mask"): lambda: cell(rollout_correction.product_mask, low=low, high=high),
     }
     return cells[level, action]()
 
 
 def _reward_metrics(reward_components_BK: Tensor, rewards_B: Tensor) -> dict[str, Tensor]:
-    found = {"reward": masked.mean(rewards_B, group_baselines.scored(rewards_B)), "reward_std": _std(rewards_B)}
+    found = {
+        "reward": masked.mean(rewards_B, group_baselines.scored(rewards_B)),
+        "reward_std": _std(rewards_B),
+    }
     for number, part_B in enumerate(reward_components_BK.unbind(1)):
         found[f"rewards/r{number}/mean"] = masked.mean(part_B, group_baselines.scored(part_B))
         found[f"rewards/r{number}/std"] = _std(part_B)

@@ -42,17 +42,28 @@ def bco(case: Case) -> Ours:
     case.peer_ignores("match_underlying_distribution")
     beta, memory, values = case.params["beta"], None, {}
     for place, step in enumerate(case.inputs["steps"]):
-        chosen, rejected = (as_tensor(step[f"policy_{side}_logps"]).requires_grad_() for side in ("chosen", "rejected"))
+        chosen, rejected = (
+            as_tensor(step[f"policy_{side}_logps"]).requires_grad_()
+            for side in ("chosen", "rejected")
+        )
         reference = [as_tensor(step[f"reference_{side}_logps"]) for side in ("chosen", "rejected")]
-        known: dict[str, Any] = {"logprobs_B": torch.cat([chosen, rejected]), "ref_logprobs_B": torch.cat(reference)}
+        known: dict[str, Any] = {
+            "logprobs_B": torch.cat([chosen, rejected]),
+            "ref_logprobs_B": torch.cat(reference),
+        }
         known["lengths_B"] = torch.full_like(known["ref_logprobs_B"], EVERY_LENGTH)
         known["desirable_B"] = torch.arange(known["lengths_B"].numel()) < chosen.numel()
         made = cell(kto_bco.bco, beta=beta)
-        memory = made.statistics["reward_memory"]({**known, "reward_memory": memory} if memory is not None else known)
+        memory = made.statistics["reward_memory"](
+            {**known, "reward_memory": memory} if memory is not None else known
+        )
         each = made({**known, "reward_memory": memory})
         loss = mean_of(summed(each))
         values |= {f"steps.{place}.losses": each.losses, f"steps.{place}.mean_loss": loss}
-        values |= {f"steps.{place}.delta": memory[0], f"steps.{place}.grad_policy_chosen": gradient(loss, chosen)}
+        values |= {
+            f"steps.{place}.delta": memory[0],
+            f"steps.{place}.grad_policy_chosen": gradient(loss, chosen),
+        }
         values[f"steps.{place}.grad_policy_rejected"] = gradient(loss, rejected)
     return Ours(values)
 
@@ -60,7 +71,9 @@ def bco(case: Case) -> Ours:
 def xpo(case: Case) -> Ours:
     """Model rows first, then the reference's; which of the two was preferred is in `chosen_mask`."""
     own, other = case.leaf("model_logprobs_model_data"), case.leaf("model_logprobs_ref_data")
-    reference = torch.cat([case.tensor("ref_logprobs_model_data"), case.tensor("ref_logprobs_ref_data")])
+    reference = torch.cat(
+        [case.tensor("ref_logprobs_model_data"), case.tensor("ref_logprobs_ref_data")]
+    )
     won, beta = case.flags("chosen_mask"), case.params["beta"]
     count = won.numel()
     model_P, other_P = torch.arange(count), torch.arange(count, 2 * count)
@@ -73,7 +86,10 @@ def xpo(case: Case) -> Ours:
         "from_reference_B": torch.arange(2 * count) >= count,
     }
     kinds = {"sigmoid": preferences.dpo, "ipo": preferences.ipo_sum}
-    made, bonus = cell(kinds[case.params["loss_type"]], beta=beta), cell(supervised.reference_likelihood)
+    made, bonus = (
+        cell(kinds[case.params["loss_type"]], beta=beta),
+        cell(supervised.reference_likelihood),
+    )
     terms = file_terms(known, loss=made, extra_losses=(bonus,))
     loss = reduced(terms, {bonus.name: case.params["alpha"]})
     return Ours(
@@ -92,9 +108,13 @@ def nash_md(case: Case) -> Ours:
     logprobs, chance_B = case.leaf("model_logprobs"), case.tensor("probability")
     rows = Rows(torch.ones_like(logprobs, dtype=torch.bool))
     known = rows.known(
-        logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_logprobs"), old_logprobs_T=logprobs.detach()
+        logprobs_T=logprobs,
+        ref_logprobs_T=case.tensor("ref_logprobs"),
+        old_logprobs_T=logprobs.detach(),
     )
-    credit = cell(group_baselines.against_opponent, beta=case.params["beta"])({**known, "win_prob_B": chance_B})
+    credit = cell(group_baselines.against_opponent, beta=case.params["beta"])(
+        {**known, "win_prob_B": chance_B}
+    )
     known["advantages_T"] = credit.advantages_T
     terms = policy_terms(
         known,
@@ -127,7 +147,9 @@ def a2po(case: Case) -> Ours:
     first_T = _first(known["loss_mask_T"], segments)
     known["ref_logprobs_T"] = torch.where(first_T, segments.broadcast(case.tensor("ref_logps")), 0)
     rewards = {"rewards_B": case.tensor("rewards"), "optimal_values_B": case.tensor("v_star")}
-    known["advantages_T"] = segments.broadcast(cell(group_baselines.against_optimum)(rewards).advantages_B)
+    known["advantages_T"] = segments.broadcast(
+        cell(group_baselines.against_optimum)(rewards).advantages_B
+    )
     terms = policy_terms(
         known,
         rollout_correction=cell(rollout_correction.none),
@@ -140,7 +162,9 @@ def a2po(case: Case) -> Ours:
 
 
 def _first(loss_mask_T: Tensor, segments: Segments) -> Tensor:
-    return loss_mask_T & (torch.cumsum(loss_mask_T, 0) - segments.broadcast(_before(loss_mask_T, segments)) == 1)
+    return loss_mask_T & (
+        torch.cumsum(loss_mask_T, 0) - segments.broadcast(_before(loss_mask_T, segments)) == 1
+    )
 
 
 def _before(loss_mask_T: Tensor, segments: Segments) -> Tensor:
@@ -150,9 +174,15 @@ def _before(loss_mask_T: Tensor, segments: Segments) -> Tensor:
 
 
 def gkd(case: Case) -> Ours:
-    student, teacher, scored = case.leaf("student_logits"), case.tensor("teacher_logits"), case.tensor("labels") != -100
+    student, teacher, scored = (
+        case.leaf("student_logits"),
+        case.tensor("teacher_logits"),
+        case.tensor("labels") != -100,
+    )
     numbers = {name: case.params[name] for name in ("beta", "temperature")}
-    each = distillation.gkd(student.flatten(0, 1), teacher.flatten(0, 1), scored.flatten(), **numbers)
+    each = distillation.gkd(
+        student.flatten(0, 1), teacher.flatten(0, 1), scored.flatten(), **numbers
+    )
     count, reduction = case.params["num_items_in_batch"], case.params["reduction"]
     divisors = {"batchmean": None, "sum": 1, "mean": int(scored.sum()) * student.shape[-1]}
     divisor = divisors[reduction] if case.follows(Convention.GKD_SUM) else None

@@ -65,7 +65,9 @@ def grpo(case: Case) -> Ours:
         open_T = rows.loss_mask_T & known["top_T"] if kept else rows.loss_mask_T
         minus = masked.mean(entropy.bonus(known["entropy_T"], open_T), open_T)
         loss = loss + case.params["entropy_coef"] * minus / _steps(case)
-    metrics = _clip_metrics(rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token")
+    metrics = _clip_metrics(
+        rows, known, **cells, per_sequence=case.params["importance_sampling_level"] != "token"
+    )
     if "kl" in terms:
         metrics["kl"] = terms["kl"].metrics["policy/kl_loss"].value()
     values = {"loss": loss, "grad_per_token_logps": gradient(loss, logprobs)}
@@ -78,15 +80,23 @@ def gmpo(case: Case) -> Ours:
     """Sequence-level clip of log-ratios. KL is never weighted by the ratio; mismatch weights are not read."""
     rows, logprobs = _rows(case), case.leaf("per_token_logps")
     case.expects(entropy_coef=0.0, delta=None, off_policy_mask_threshold=None)
-    case.peer_ignores("importance_sampling_level", "use_bias_correction_kl", "importance_sampling_ratio")
     case.peer_ignores(
-        "loss_type", "max_completion_length", "num_items_in_batch", "num_processes", "steps_per_generation"
+        "importance_sampling_level", "use_bias_correction_kl", "importance_sampling_ratio"
+    )
+    case.peer_ignores(
+        "loss_type",
+        "max_completion_length",
+        "num_items_in_batch",
+        "num_processes",
+        "steps_per_generation",
     )
     known = _known(case, rows, logprobs)
     trained, trained_known = _top_rows(case, rows, known, logprobs)
     cells = {
         "ratio": cell(ratios.token, guard=NO_GUARD),
-        "policy_loss": cell(policy_losses.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "policy_loss": cell(
+            policy_losses.gmpo, low=case.params["epsilon_low"], high=case.params["epsilon_high"]
+        ),
     }
     every_row = cell(aggregation.sequence_mean_token_mean, count_empty=True)
     shared = {"rollout_correction": cell(rollout_correction.none), "aggregation": every_row}
@@ -109,7 +119,9 @@ def rloo(case: Case) -> Ours:
     known = _known(case, rows, logprobs)
     cells = {
         "ratio": cell(ratios.sequence_product, guard=NO_GUARD),
-        "policy_loss": cell(policy_losses.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]),
+        "policy_loss": cell(
+            policy_losses.clip, low=case.params["epsilon_low"], high=case.params["epsilon_high"]
+        ),
     }
     terms = policy_terms(
         known,
@@ -146,7 +158,11 @@ def _weights(case: Case, rows: Rows) -> Tensor:
     weight_T = rows.pack(given)
     once = case.params["loss_type"] == "vespo" and given.shape[1] == 1
     if once and case.follows(Convention.ONE_WEIGHT):  # one weight per row enters its product once
-        return torch.where(rows.segments.broadcast(first_of(rows)) == torch.arange(rows.segments.total), weight_T, 1.0)
+        return torch.where(
+            rows.segments.broadcast(first_of(rows)) == torch.arange(rows.segments.total),
+            weight_T,
+            1.0,
+        )
     return weight_T
 
 
@@ -167,7 +183,11 @@ def _focus(case: Case, rows: Rows, known: dict[str, Any]) -> tuple[Cell, ...]:
     if threshold is None:
         case.peer_ignores("sampling_per_token_logps")
     else:
-        sampled = "sampling_per_token_logps" if case.has("sampling_per_token_logps") else "old_per_token_logps"
+        sampled = (
+            "sampling_per_token_logps"
+            if case.has("sampling_per_token_logps")
+            else "old_per_token_logps"
+        )
         near = cell(token_weights.near_policy, max_drift=threshold)
         known["near_T"] = near({**known, "sampler_logprobs_T": rows.pack(case.tensor(sampled))})
         cells.append(cell(_given_rows))
@@ -187,11 +207,15 @@ def _given_rows(near_T: Tensor) -> Tensor:
 
 def top_tokens(case: Case, rows: Rows, entropy_T: Tensor) -> Tensor:
     """The floor in float32, as TRL and ms-swift take it, and the comparison in the entropies' own type."""
-    floor = token_weights.entropy_floor(entropy_T.float(), rows.loss_mask_T, share=case.params["top_entropy_quantile"])
+    floor = token_weights.entropy_floor(
+        entropy_T.float(), rows.loss_mask_T, share=case.params["top_entropy_quantile"]
+    )
     return token_weights.top_entropy(entropy_T, rows.loss_mask_T, floor.double())
 
 
-def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -> tuple[Rows, dict[str, Any]]:
+def _top_rows(
+    case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor
+) -> tuple[Rows, dict[str, Any]]:
     """GMPO drops tokens of low entropy from its geometric mean: to it they are not trained."""
     if case.params.get("top_entropy_quantile", 1.0) == 1.0:
         return rows, known
@@ -202,7 +226,9 @@ def _top_rows(case: Case, rows: Rows, known: dict[str, Any], logprobs: Tensor) -
     return trained, _known(case, trained, logprobs)
 
 
-def near_policy(rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_T: Tensor, threshold: float) -> Tensor:
+def near_policy(
+    rows: Rows, logprobs_T: Tensor, sampled_T: Tensor, advantages_T: Tensor, threshold: float
+) -> Tensor:
     return token_weights.near_policy(
         logprobs_T, sampled_T, advantages_T, rows.loss_mask_T, rows.segments, max_drift=threshold
     )
@@ -216,7 +242,9 @@ def rows_kept(rows: Rows, keep_T: Tensor) -> Tensor:
 def _one_per_row(case: Case) -> Tensor:
     advantages = case.tensor("advantages")
     if advantages.ndim == 2 and advantages.shape[1] > 1:
-        raise ValueError("the off-policy sequence mask with an advantage per token is not something we express")
+        raise ValueError(
+            "the off-policy sequence mask with an advantage per token is not something we express"
+        )
     return advantages.reshape(-1)
 
 
@@ -225,12 +253,19 @@ def _ratio(case: Case) -> Cell:
 
 
 def _gate(case: Case) -> Cell:
-    low, high, cap = case.params["epsilon_low"], case.params["epsilon_high"], case.params.get("delta")
+    low, high, cap = (
+        case.params["epsilon_low"],
+        case.params["epsilon_high"],
+        case.params.get("delta"),
+    )
     kind = case.params["loss_type"]
     if kind == "cispo":
         return cell(policy_losses.cispo, floor=0.0, cap=high)
     if kind == "sapo":
-        taus = {f"tau_{name}": case.params[f"sapo_temperature_{name[:3]}"] for name in ("positive", "negative")}
+        taus = {
+            f"tau_{name}": case.params[f"sapo_temperature_{name[:3]}"]
+            for name in ("positive", "negative")
+        }
         return cell(policy_losses.sapo, **taus)
     if kind == "vespo":
         names = {"power": "k", "decay": "lambda"}
@@ -242,17 +277,23 @@ def _gate(case: Case) -> Cell:
         return cell(sequence_policy_losses.vespo, **numbers)
     if kind not in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
         raise KeyError(f"loss_type {kind!r} is not one this adapter knows")
-    return cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    return (
+        cell(policy_losses.clip, low=low, high=high) if cap is None else two_sided(low, high, cap)
+    )
 
 
 def two_sided(low: float, high: float, delta: float) -> Cell:
     """-min(min(ratio, delta) A, clip(ratio) A) is a dual clip at delta; below 1 + high the two bounds trade places."""
-    return cell(policy_losses.dual_clip, low=low, high=min(high, delta - 1), cap=max(delta, 1 + high))
+    return cell(
+        policy_losses.dual_clip, low=low, high=min(high, delta - 1), cap=max(delta, 1 + high)
+    )
 
 
 def _kl(case: Case) -> Cell | None:
     weighted = case.params.get("use_bias_correction_kl")
-    return cell(kl.rho_k3 if weighted else kl.k3, guard=NO_GUARD) if case.params.get("beta") else None
+    return (
+        cell(kl.rho_k3 if weighted else kl.k3, guard=NO_GUARD) if case.params.get("beta") else None
+    )
 
 
 def _mode(case: Case) -> Cell:
@@ -279,7 +320,10 @@ def _reduced(case: Case, terms: Terms) -> Tensor:
 
 def _steps(case: Case) -> int:
     """Gradient accumulation divides the loss in training, not in evaluation."""
-    steps, training = case.params.get("current_gradient_accumulation_steps", 1), case.params.get("train_mode", True)
+    steps, training = (
+        case.params.get("current_gradient_accumulation_steps", 1),
+        case.params.get("train_mode", True),
+    )
     return steps if training and case.follows(Convention.ACCUMULATED) else 1
 
 
@@ -294,7 +338,9 @@ def _clip_metrics(
 ) -> dict[str, float]:
     """Means over tokens, or over rows (empty ones too) where the ratio is one per row; extremes over rows."""
     known = {**known, "old_logprobs_T": known.get("old_logprobs_T", known["logprobs_T"].detach())}
-    marks = policy_loss({**known, "log_ratio_T": ratio(known), "correction_T": known.get("weight_T")}).clip_masks
+    marks = policy_loss(
+        {**known, "log_ratio_T": ratio(known), "correction_T": known.get("weight_T")}
+    ).clip_masks
     if "policy/clip_frac_low" not in marks or bool(rows.empty_B.all()):
         return {}
     by_row = shares_of_rows(rows, marks)
@@ -304,7 +350,8 @@ def _clip_metrics(
         low, high = low_B.mean(), high_B.mean()
     else:
         low, high = (
-            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T) for end in ("low", "high")
+            masked.mean(marks[f"policy/clip_frac_{end}"].double(), rows.loss_mask_T)
+            for end in ("low", "high")
         )
     found = {"low_mean": low, "high_mean": high, "region_mean": low + high}
     found |= {"low_min": low_B[counted_B].min(), "high_max": high_B[counted_B].max()}

@@ -36,20 +36,31 @@ def update(case: Case) -> Ours:
         gamma=case.params["gamma"],
         lam=case.params["lam"],
     )
-    advantages_T = normalize.whiten_token(rows.pack(longer.unpack(found.advantages_T)), rows.loss_mask_T)
+    advantages_T = normalize.whiten_token(
+        rows.pack(longer.unpack(found.advantages_T)), rows.loss_mask_T
+    )
     returns_BL = longer.unpack(found.returns_T)
 
     logprobs, predicted = case.leaf("new_logprobs"), case.leaf("vpred")
     policy = policy_terms(
-        rows.known(logprobs_T=logprobs, old_logprobs_T=case.tensor("logprobs")) | {"advantages_T": advantages_T},
+        rows.known(logprobs_T=logprobs, old_logprobs_T=case.tensor("logprobs"))
+        | {"advantages_T": advantages_T},
         rollout_correction=cell(rollout_correction.none),
         ratio=cell(ratios.token, guard=NO_GUARD),
-        policy_loss=cell(policy_losses.clip, low=case.params["cliprange"], high=case.params["cliprange"]),
+        policy_loss=cell(
+            policy_losses.clip, low=case.params["cliprange"], high=case.params["cliprange"]
+        ),
         aggregation=cell(aggregation.token_mean),
     )
     value_T, plain_T = _value_losses(case, longer, predicted, returns_BL)
     pg_loss = reduced(policy)
-    vf_loss = mean_of(Loss(masked.total(value_T, longer.loss_mask_T), longer.loss_mask_T.sum().to(value_T.dtype), {}))
+    vf_loss = mean_of(
+        Loss(
+            masked.total(value_T, longer.loss_mask_T),
+            longer.loss_mask_T.sum().to(value_T.dtype),
+            {},
+        )
+    )
     loss = pg_loss + case.params["vf_coef"] * vf_loss
     return Ours(
         {
@@ -71,23 +82,33 @@ def update(case: Case) -> Ours:
 
 def _rewards(case: Case, rows: Rows, longer: Rows) -> Tensor:
     """KL on the response's tokens, the score on the last place of the longer row; whitened unshifted if asked."""
-    old_logprobs_T, ref_logprobs_T = (longer.pack(case.tensor(name)) for name in ("logprobs", "ref_logprobs"))
+    old_logprobs_T, ref_logprobs_T = (
+        longer.pack(case.tensor(name)) for name in ("logprobs", "ref_logprobs")
+    )
     response_T, beta = longer.pack(rows.mask_BL), case.params["kl_coef"]
     if case.params["kl_estimator"] == "k1" or not case.follows(Convention.KL_IN_REWARD):
         penalty_T = reward_shaping.kl_penalty(old_logprobs_T, ref_logprobs_T, response_T, beta=beta)
     else:
         case.expects(kl_estimator="k3")
         penalty_T = -beta * kl.k3(old_logprobs_T, ref_logprobs_T, response_T, guard=NO_GUARD)
-    rewards_T = penalty_T + reward_shaping.on_last_token(case.tensor("scores"), longer.loss_mask_T, longer.segments)
+    rewards_T = penalty_T + reward_shaping.on_last_token(
+        case.tensor("scores"), longer.loss_mask_T, longer.segments
+    )
     if case.params["whiten_rewards"]:
         rewards_T = reward_shaping.whiten_rewards(rewards_T, longer.loss_mask_T)
     return rewards_T
 
 
-def _value_losses(case: Case, longer: Rows, predicted: Tensor, returns_BL: Tensor) -> tuple[Tensor, Tensor]:
-    values_T, old_logprobs_T, returns_T = (longer.pack(x) for x in (predicted, case.tensor("values"), returns_BL))
+def _value_losses(
+    case: Case, longer: Rows, predicted: Tensor, returns_BL: Tensor
+) -> tuple[Tensor, Tensor]:
+    values_T, old_logprobs_T, returns_T = (
+        longer.pack(x) for x in (predicted, case.tensor("values"), returns_BL)
+    )
     radius = case.params["cliprange_value"]
-    clipped_T = values.clipped(values_T, old_logprobs_T, returns_T, longer.loss_mask_T, radius=radius)
+    clipped_T = values.clipped(
+        values_T, old_logprobs_T, returns_T, longer.loss_mask_T, radius=radius
+    )
     return clipped_T, values.mse(values_T, returns_T, longer.loss_mask_T)
 
 
@@ -97,7 +118,10 @@ def masked_stats(case: Case) -> Ours:
     found = {
         "masked_mean": masked.mean(values_BL, mask_BL),
         "masked_var": masked.variance(values_BL, mask_BL),
-        **{name: masked.whiten(values_BL, mask_BL, shift_mean=shift) for name, shift in whitened.items()},
+        **{
+            name: masked.whiten(values_BL, mask_BL, shift_mean=shift)
+            for name, shift in whitened.items()
+        },
     }
     return Ours(found, where={name: mask_BL for name in whitened})
 

@@ -39,7 +39,9 @@ def dpo(case: Case) -> Ours:
     case.peer_ignores("discopop_tau", "f_alpha_divergence_coef", "label_smoothing")
     mask_BL, logprobs = case.flags("shift_completion_mask"), case.leaf("policy_per_token_logps")
     rows = Rows(mask_BL)
-    known = rows.known(logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_per_token_logps")) | pairs(rows.count)
+    known = rows.known(
+        logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_per_token_logps")
+    ) | pairs(rows.count)
     focuses: tuple[Cell, ...] = ()
     if case.params.get("use_weighting"):
         known["log_collision_T"] = rows.pack(case.tensor("log_sum_sq_probs"))
@@ -47,13 +49,19 @@ def dpo(case: Case) -> Ours:
     if case.params.get("ld_alpha") is not None:
         focuses += (cell(length_desensitized.length_desensitized, tail=case.params["ld_alpha"]),)
     terms = [_dpo_term(case, kind, known, focuses) for kind in case.params["loss_type"]]
-    loss = sum(weight * reduced(term) for weight, term in zip(case.params["loss_weights"], terms, strict=True))
+    loss = sum(
+        weight * reduced(term)
+        for weight, term in zip(case.params["loss_weights"], terms, strict=True)
+    )
     sums = {
         name: rows.segments.sum(masked.kept(known[f"{ours}_T"], rows.loss_mask_T))
         for name, ours in (("policy_logps", "logprobs"), ("ref_logps", "ref_logprobs"))
     }
     metrics = {}
-    if case.params["loss_type"][0] not in ("ipo", "sft"):  # TRL logs sums for ipo, we log what the loss uses
+    if case.params["loss_type"][0] not in (
+        "ipo",
+        "sft",
+    ):  # TRL logs sums for ipo, we log what the loss uses
         metrics = _pair_metrics(next(iter(terms[0].values())).metrics)
     return Ours(
         {"loss": loss, "grad_policy_per_token_logps": gradient(loss, logprobs), **sums},
@@ -65,7 +73,9 @@ def dpo(case: Case) -> Ours:
 def _dpo_term(case: Case, kind: str, known: dict[str, Any], focuses: tuple[Cell, ...]) -> Terms:
     """One of the losses; statistics of the whole batch first, as in training."""
     made = _dpo_cell(case, kind)
-    return file_terms({**known, **step_statistics(known, [made, *focuses])}, loss=made, token_weights=focuses)
+    return file_terms(
+        {**known, **step_statistics(known, [made, *focuses])}, loss=made, token_weights=focuses
+    )
 
 
 def _divergence(case: Case) -> str:
@@ -78,7 +88,11 @@ def _dpo_cell(case: Case, kind: str) -> Cell:
     name = {"js_divergence": "jensen_shannon", "alpha_divergence": "alpha"}
     divergence = _divergence(case)
     bent: dict[str, Any] = {"beta": beta, "divergence": name.get(divergence, divergence)}
-    bent |= {"alpha": case.params["f_alpha_divergence_coef"]} if divergence == "alpha_divergence" else {}
+    bent |= (
+        {"alpha": case.params["f_alpha_divergence_coef"]}
+        if divergence == "alpha_divergence"
+        else {}
+    )
     made: dict[str, Callable[[], Cell]] = {
         "sft": lambda: cell(supervised.chosen_nll),
         "sigmoid": lambda: cell(preferences.dpo, **bent),
@@ -94,7 +108,9 @@ def _dpo_cell(case: Case, kind: str) -> Cell:
         "apo_zero": lambda: cell(pointwise.apo_zero, beta=beta),
         "apo_down": lambda: cell(pointwise.apo_down, beta=beta),
         "aot": lambda: cell(optimal_transport.aot, beta=beta, label_smoothing=smoothing),
-        "aot_unpaired": lambda: cell(optimal_transport.aot_unpaired, beta=beta, label_smoothing=smoothing),
+        "aot_unpaired": lambda: cell(
+            optimal_transport.aot_unpaired, beta=beta, label_smoothing=smoothing
+        ),
     }
     return made[kind]()
 
@@ -106,14 +122,22 @@ def kto(case: Case) -> Ours:
     case.peer_ignores("loss_type")
     if case.params["calculate_KL"]:
         other = Rows(case.flags("KL_shift_completion_mask"))
-        policy_T, ref_logprobs_T = (other.pack(case.tensor(f"{who}_KL_per_token_logps")) for who in ("policy", "ref"))
-        score, scored = mismatched_score(policy_T, ref_logprobs_T, other.loss_mask_T, other.segments)
+        policy_T, ref_logprobs_T = (
+            other.pack(case.tensor(f"{who}_KL_per_token_logps")) for who in ("policy", "ref")
+        )
+        score, scored = mismatched_score(
+            policy_T, ref_logprobs_T, other.loss_mask_T, other.segments
+        )
         point = score / (other.count if case.follows(Convention.EMPTY_ROWS) else scored)
     else:
-        case.peer_ignores("policy_KL_per_token_logps", "ref_KL_per_token_logps", "KL_shift_completion_mask")
+        case.peer_ignores(
+            "policy_KL_per_token_logps", "ref_KL_per_token_logps", "KL_shift_completion_mask"
+        )
     known = rows.known(logprobs_T=logprobs, ref_logprobs_T=case.tensor("ref_per_token_logps"))
     known |= {"desirable_B": case.flags("label"), "mismatched_score": point}
-    numbers = {name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")}
+    numbers = {
+        name: case.params[name] for name in ("beta", "desirable_weight", "undesirable_weight")
+    }
     made = kto_bco.kto if case.params["calculate_KL"] else kto_bco.apo_zero_unpaired
     terms = file_terms(known, loss=cell(made, **numbers))
     loss, found = reduced(terms), terms[made.__name__].metrics
@@ -123,7 +147,11 @@ def kto(case: Case) -> Ours:
     }
     metrics["rewards/margins"] = metrics["rewards/chosen"] - metrics["rewards/rejected"]
     return Ours(
-        {"loss": loss, "kl": point.clamp(min=0), "grad_policy_per_token_logps": gradient(loss, logprobs)},
+        {
+            "loss": loss,
+            "kl": point.clamp(min=0),
+            "grad_policy_per_token_logps": gradient(loss, logprobs),
+        },
         metrics,
         where={"grad_policy_per_token_logps": mask_BL},
     )
@@ -138,11 +166,17 @@ def cpo(case: Case) -> Ours:
         **file_terms(known, loss=cell(supervised.chosen_nll)),
     }
     loss = reduced(terms, {"chosen_nll": case.params["cpo_alpha"]})
-    metrics = _pair_metrics(next(iter(terms.values())).metrics, of_means=case.params["loss_type"] in MEANS)
+    metrics = _pair_metrics(
+        next(iter(terms.values())).metrics, of_means=case.params["loss_type"] in MEANS
+    )
     if case.params["cpo_alpha"]:
-        metrics["nll_loss"] = float((terms["chosen_nll"].numerator / terms["chosen_nll"].denominator).detach())
+        metrics["nll_loss"] = float(
+            (terms["chosen_nll"].numerator / terms["chosen_nll"].denominator).detach()
+        )
     sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["loss_mask_T"]))
-    return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
+    return Ours(
+        {"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics
+    )
 
 
 def _bent(case: Case, known: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +204,9 @@ def tpo(case: Case) -> Ours:
     if weight:
         known["gold_B"] = torch.arange(rows.count) >= 2 * branch
         loss = loss + weight * mean_of(summed(cell(supervised.gold_nll)(known)))
-    metrics = _pair_metrics(next(iter(loss_term.values())).metrics, of_means=case.params["loss_type"] in MEANS)
+    metrics = _pair_metrics(
+        next(iter(loss_term.values())).metrics, of_means=case.params["loss_type"] in MEANS
+    )
     return Ours({"loss": loss, "grad_logits": gradient(loss, logits)}, metrics)
 
 
@@ -180,7 +216,11 @@ def orpo(case: Case) -> Ours:
     attended = case.flags("attention_mask")
     rows, known = _from_logits(case, logits, attended, labels != -100)
     odds = file_terms(known, loss=cell(preferences.odds_ratio))
-    _, text = _from_logits(case, logits, attended, attended) if case.follows(Convention.ORPO_PROMPT) else (rows, known)
+    _, text = (
+        _from_logits(case, logits, attended, attended)
+        if case.follows(Convention.ORPO_PROMPT)
+        else (rows, known)
+    )
     nll = file_terms(text, loss=cell(supervised.chosen_nll))
     beta = case.params["beta"]
     loss = reduced(nll) + beta * reduced(odds)
@@ -188,7 +228,9 @@ def orpo(case: Case) -> Ours:
     metrics = {name: value * (beta if name in REWARDS else 1) for name, value in found.items()}
     metrics |= {"log_odds_ratio": -reduced(odds), "nll_loss": reduced(nll)}
     sums = rows.segments.sum(masked.kept(known["logprobs_T"], known["loss_mask_T"]))
-    return Ours({"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics)
+    return Ours(
+        {"loss": loss, "grad_logits": gradient(loss, logits), "summed_logps": sums}, metrics
+    )
 
 
 def reward_model(case: Case) -> Ours:
@@ -197,7 +239,10 @@ def reward_model(case: Case) -> Ours:
     if case.has("margin"):
         known["margins_P"] = case.tensor("margin")
     terms = file_terms(
-        known, loss=cell(ranking.bradley_terry, centering=case.params["center_rewards_coefficient"] or 0.0)
+        known,
+        loss=cell(
+            ranking.bradley_terry, centering=case.params["center_rewards_coefficient"] or 0.0
+        ),
     )
     loss, found = reduced(terms), terms["bradley_terry"].metrics
     metrics = {
@@ -206,7 +251,11 @@ def reward_model(case: Case) -> Ours:
         "mean_reward": found["preference/score"],
     }
     return Ours(
-        {"loss": loss, "grad_chosen": gradient(loss, chosen), "grad_rejected": gradient(loss, rejected)},
+        {
+            "loss": loss,
+            "grad_chosen": gradient(loss, chosen),
+            "grad_rejected": gradient(loss, rejected),
+        },
         {name: tally.value() for name, tally in metrics.items()},
     )
 
@@ -218,10 +267,16 @@ def pairs(count: int) -> dict[str, Tensor]:
 
 def _free_cell(case: Case, margin: float) -> Cell:
     """Losses without a reference: no case has one to give."""
-    kind, beta, smoothing = case.params["loss_type"], case.params["beta"], case.params["label_smoothing"]
+    kind, beta, smoothing = (
+        case.params["loss_type"],
+        case.params["beta"],
+        case.params["label_smoothing"],
+    )
     if kind == "simpo" and case.params.get("alpha", 0.0):
         alpha = case.params["alpha"]
-        return cell(preferences.alphapo, beta=beta, margin=margin, alpha=alpha, label_smoothing=smoothing)
+        return cell(
+            preferences.alphapo, beta=beta, margin=margin, alpha=alpha, label_smoothing=smoothing
+        )
     if kind in ("simpo", "tpo-l"):
         return cell(preferences.simpo, beta=beta, margin=margin, label_smoothing=smoothing)
     if kind == "sigmoid":
@@ -230,7 +285,9 @@ def _free_cell(case: Case, margin: float) -> Cell:
     return cell(free[kind], beta=beta)
 
 
-def _from_logits(case: Case, logits: Tensor, attended: Tensor, scored: Tensor) -> tuple[Rows, dict[str, Any]]:
+def _from_logits(
+    case: Case, logits: Tensor, attended: Tensor, scored: Tensor
+) -> tuple[Rows, dict[str, Any]]:
     """Log-probs of each row's tokens; the first token of a row is predicted by nothing."""
     rows, ids = Rows(attended), case.tensor("input_ids").long()
     logprobs_T = next_token_logprobs(rows.pack(logits), rows.pack(ids), rows.segments)
@@ -246,7 +303,10 @@ REWARDS = {
     "rewards/rejected": "preference/reward_rejected",
     "rewards/margins": "preference/margin",
 }
-SUMS = {"logps/chosen": "preference/logprobs_chosen", "logps/rejected": "preference/logprobs_rejected"}
+SUMS = {
+    "logps/chosen": "preference/logprobs_chosen",
+    "logps/rejected": "preference/logprobs_rejected",
+}
 MEANS = ("ipo", "simpo", "tpo-l")
 
 

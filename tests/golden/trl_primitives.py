@@ -19,7 +19,11 @@ from tests.golden.trl_policy import near_policy, rows_kept
 def logprobs_from_logits(case: Case) -> Ours:
     """Positions outside the row mask are not computed by TRL; there both answers are 0."""
     logits, labels = case.leaf("logits"), case.tensor("labels").long()
-    keep = case.flags("row_mask") if case.has("row_mask") else torch.ones_like(labels, dtype=torch.bool)
+    keep = (
+        case.flags("row_mask")
+        if case.has("row_mask")
+        else torch.ones_like(labels, dtype=torch.bool)
+    )
     temperature = case.params["temperature"]
     found = {
         "logprobs": masked.kept(token_logprobs(logits, labels, temperature=temperature), keep),
@@ -46,14 +50,25 @@ def nan_stats(case: Case) -> Ours:
 
 def _std(case: Case, x: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     ours = masked.variance(x, known).sqrt()
-    return torch.where(known.sum() < 2, float("nan"), ours) if case.follows(Convention.STD_OF_ONE) else ours
+    return (
+        torch.where(known.sum() < 2, float("nan"), ours)
+        if case.follows(Convention.STD_OF_ONE)
+        else ours
+    )
 
 
 def off_policy_mask(case: Case) -> Ours:
     rows = Rows(case.flags("mask"))
-    logprobs_T, sampled_T = (rows.pack(case.tensor(f"{who}per_token_logps")) for who in ("", "sampling_"))
-    advantages_B, threshold = case.tensor("advantages").squeeze(1), case.params["off_policy_threshold"]
-    keep_T = near_policy(rows, logprobs_T, sampled_T, rows.segments.broadcast(advantages_B), threshold)
+    logprobs_T, sampled_T = (
+        rows.pack(case.tensor(f"{who}per_token_logps")) for who in ("", "sampling_")
+    )
+    advantages_B, threshold = (
+        case.tensor("advantages").squeeze(1),
+        case.params["off_policy_threshold"],
+    )
+    keep_T = near_policy(
+        rows, logprobs_T, sampled_T, rows.segments.broadcast(advantages_B), threshold
+    )
     return Ours({"keep": rows_kept(rows, keep_T).double()[:, None]})
 
 
@@ -72,8 +87,12 @@ def high_entropy_mask(case: Case) -> Ours:
     """The floor in float32, the comparison in the entropies' own type."""
     rows = Rows(case.flags("mask"))
     entropy_T = rows.pack(case.tensor("entropies"))
-    floor = token_weights.entropy_floor(entropy_T.float(), rows.loss_mask_T, share=1 - case.params["threshold"])
-    keep_T = token_weights.top_entropy(entropy_T, rows.loss_mask_T, floor.double()) & rows.loss_mask_T
+    floor = token_weights.entropy_floor(
+        entropy_T.float(), rows.loss_mask_T, share=1 - case.params["threshold"]
+    )
+    keep_T = (
+        token_weights.top_entropy(entropy_T, rows.loss_mask_T, floor.double()) & rows.loss_mask_T
+    )
     return Ours({"mask": rows.unpack(keep_T.double())})
 
 

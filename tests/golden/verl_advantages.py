@@ -27,15 +27,28 @@ EPS = 1e-6
 
 def grpo(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
-    scale = cell(normalize.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalize.none)
-    advantages_BL = _by_group(case, cell(group_baselines.group_mean_baseline, lone_reward=True), scale)
-    rewards_B, groups = case.tensor("token_level_rewards").sum(1), Groups.from_ids(case.ids("index"))
-    room = conventions.room_for_flat_groups(case, advantages_BL.abs().amax(1), rewards_B, groups, eps)
+    scale = (
+        cell(normalize.group_std, eps=eps)
+        if case.params["norm_adv_by_std_in_grpo"]
+        else cell(normalize.none)
+    )
+    advantages_BL = _by_group(
+        case, cell(group_baselines.group_mean_baseline, lone_reward=True), scale
+    )
+    rewards_B, groups = (
+        case.tensor("token_level_rewards").sum(1),
+        Groups.from_ids(case.ids("index")),
+    )
+    room = conventions.room_for_flat_groups(
+        case, advantages_BL.abs().amax(1), rewards_B, groups, eps
+    )
     return _same(advantages_BL, {"advantages": room, "returns": room})
 
 
 def rloo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group_baselines.leave_one_out, lone_reward=True), cell(normalize.none)))
+    return _same(
+        _by_group(case, cell(group_baselines.leave_one_out, lone_reward=True), cell(normalize.none))
+    )
 
 
 def rloo_vectorized(case: Case) -> Ours:
@@ -43,19 +56,29 @@ def rloo_vectorized(case: Case) -> Ours:
 
 
 def opo(case: Case) -> Ours:
-    return _same(_by_group(case, cell(group_baselines.length_weighted, lone_reward=True), cell(normalize.none)))
+    return _same(
+        _by_group(
+            case, cell(group_baselines.length_weighted, lone_reward=True), cell(normalize.none)
+        )
+    )
 
 
 def passk(case: Case) -> Ours:
     eps = case.params.get("epsilon", EPS)
-    scale = cell(normalize.group_std, eps=eps) if case.params["norm_adv_by_std_in_grpo"] else cell(normalize.none)
+    scale = (
+        cell(normalize.group_std, eps=eps)
+        if case.params["norm_adv_by_std_in_grpo"]
+        else cell(normalize.none)
+    )
     return _same(_by_group(case, cell(group_baselines.best_of_group), scale))
 
 
 def gpg(case: Case) -> Ours:
     """A group of one has the mean 0; the factor over the batch applies to it too."""
     case.peer_ignores("alpha")  # overwritten inside
-    credit = cell(group_baselines.success_scaled, scale=case.params.get("f_norm", 1.0), lone_reward=True)
+    credit = cell(
+        group_baselines.success_scaled, scale=case.params.get("f_norm", 1.0), lone_reward=True
+    )
     return _same(_by_group(case, credit, cell(normalize.none)))
 
 
@@ -90,7 +113,9 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
     advantages_T = credit(known).advantages_T
     if by_position and not lone_tail and case.follows(Convention.ALONE):
         # A row without siblings keeps its return, but by columns empty rows are siblings too: then it is its own.
-        own_B = groups.broadcast((groups.sum(~rows.empty_B) == 1) & (groups.sum(torch.ones_like(rows.empty_B)) > 1))
+        own_B = groups.broadcast(
+            (groups.sum(~rows.empty_B) == 1) & (groups.sum(torch.ones_like(rows.empty_B)) > 1)
+        )
         advantages_T = torch.where(rows.segments.broadcast(own_B), 0, advantages_T)
     room = EXACT
     if case.follows(Convention.PLUS_1E8):
@@ -99,13 +124,18 @@ def _token_baseline(case: Case, *, by_position: bool) -> Ours:
         largest_B = rows.unpack(to_go_T).abs().amax(1)
         room = Tolerance(EXACT.relative, torch.where(lone_B, 1e-5 * largest_B, EXACT.absolute))
     return Ours(
-        {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)}, tolerances={"advantages": room}
+        {"advantages": rows.unpack(advantages_T), "returns": rows.unpack(to_go_T)},
+        tolerances={"advantages": room},
     )
 
 
 def reinforce_plus_plus_baseline(case: Case) -> Ours:
     return _same(
-        _by_group(case, cell(group_baselines.group_mean_baseline, lone_reward=True), cell(normalize.whiten_token)),
+        _by_group(
+            case,
+            cell(group_baselines.group_mean_baseline, lone_reward=True),
+            cell(normalize.whiten_token),
+        ),
         _whitened(case),
     )
 
@@ -121,24 +151,35 @@ def gdpo(case: Case) -> Ours:
     else:  # without components the one total is treated as the only component
         reward_components_BK = case.tensor("token_level_rewards").sum(1)[:, None]
     weights = case.params.get("gdpo_reward_weights") or [1.0] * reward_components_BK.shape[1]
-    credit = cell(group_baselines.decoupled_parts, part_weights=",".join(map(str, weights)), eps=eps, lone_reward=True)
+    credit = cell(
+        group_baselines.decoupled_parts,
+        part_weights=",".join(map(str, weights)),
+        eps=eps,
+        lone_reward=True,
+    )
     known = {
         **rows.known(),
         "rewards_B": reward_components_BK.sum(1),
         "reward_components_BK": reward_components_BK,
         "groups": groups,
     }
-    found = estimate(known, reward_shaping=(), advantage=credit, advantage_norm=cell(normalize.whiten_token))
+    found = estimate(
+        known, reward_shaping=(), advantage=credit, advantage_norm=cell(normalize.whiten_token)
+    )
     advantages_BL = rows.unpack(found.advantages_T)
     values = {name: advantages_BL for name in ("advantages", "returns") if name in case.expected}
-    room = conventions.room_for_flat_parts(conventions.room_for_1e8(case), reward_components_BK, weights, groups, eps)
+    room = conventions.room_for_flat_parts(
+        conventions.room_for_1e8(case), reward_components_BK, weights, groups, eps
+    )
     return Ours(values, tolerances={name: room for name in values})
 
 
 def gae(case: Case) -> Ours:
     rows = Rows(case.flags("response_mask"))
     credit = cell(returns.gae, gamma=case.params["gamma"], lam=case.params["lam"])
-    found = _from_tokens(rows, credit, case.tensor("token_level_rewards"), values_T=case.tensor("values"))
+    found = _from_tokens(
+        rows, credit, case.tensor("token_level_rewards"), values_T=case.tensor("values")
+    )
     return Ours(found, tolerances={"advantages": conventions.room_for_1e8(case)})
 
 
@@ -147,7 +188,10 @@ def reinforce_plus_plus(case: Case) -> Ours:
     credit = cell(returns.reward_to_go, gamma=case.params["gamma"])
     found = _from_tokens(rows, credit, case.tensor("token_level_rewards"))
     to_go_T = credit({**rows.known(rewards_T=case.tensor("token_level_rewards"))}).advantages_T
-    return Ours({**found, "returns": rows.unpack(to_go_T)}, tolerances={"advantages": conventions.room_for_1e8(case)})
+    return Ours(
+        {**found, "returns": rows.unpack(to_go_T)},
+        tolerances={"advantages": conventions.room_for_1e8(case)},
+    )
 
 
 def remax(case: Case) -> Ours:
@@ -166,8 +210,14 @@ def remax(case: Case) -> Ours:
 def _by_group(case: Case, credit: Cell, scale: Cell) -> Tensor:
     """Sequence scores to token advantages."""
     rows, groups = Rows(case.flags("response_mask")), Groups.from_ids(case.ids("index"))
-    known = {**rows.known(), "rewards_B": case.tensor("token_level_rewards").sum(1), "groups": groups}
-    return rows.unpack(estimate(known, reward_shaping=(), advantage=credit, advantage_norm=scale).advantages_T)
+    known = {
+        **rows.known(),
+        "rewards_B": case.tensor("token_level_rewards").sum(1),
+        "groups": groups,
+    }
+    return rows.unpack(
+        estimate(known, reward_shaping=(), advantage=credit, advantage_norm=scale).advantages_T
+    )
 
 
 def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor) -> dict[str, Any]:
@@ -176,17 +226,27 @@ def _from_tokens(rows: Rows, credit: Cell, rewards_BL: Tensor, **padded: Tensor)
     def given(token_rewards_T: Tensor) -> Tensor:
         return token_rewards_T
 
-    known = {**rows.known(token_rewards_T=rewards_BL, **padded), "rewards_B": rewards_BL.new_zeros(rows.count)}
+    known = {
+        **rows.known(token_rewards_T=rewards_BL, **padded),
+        "rewards_B": rewards_BL.new_zeros(rows.count),
+    }
     found = estimate(
-        known, reward_shaping=(cell(given),), advantage=credit, advantage_norm=cell(normalize.whiten_token)
+        known,
+        reward_shaping=(cell(given),),
+        advantage=credit,
+        advantage_norm=cell(normalize.whiten_token),
     )
     answer = {"advantages": rows.unpack(found.advantages_T)}
-    return answer if found.returns_T is None else {**answer, "returns": rows.unpack(found.returns_T)}
+    return (
+        answer if found.returns_T is None else {**answer, "returns": rows.unpack(found.returns_T)}
+    )
 
 
 def _same(advantages_BL: Tensor, tolerances: dict[str, Tolerance] | None = None) -> Ours:
     """verl returns the advantages of sequence estimators a second time, as returns."""
-    return Ours({"advantages": advantages_BL, "returns": advantages_BL}, tolerances=tolerances or {})
+    return Ours(
+        {"advantages": advantages_BL, "returns": advantages_BL}, tolerances=tolerances or {}
+    )
 
 
 def _whitened(case: Case) -> dict[str, Tolerance]:

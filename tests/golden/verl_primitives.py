@@ -37,14 +37,23 @@ def masked_stats(case: Case) -> Ours:
 
 def kl_penalty(case: Case) -> Ours:
     logprobs, reference = case.leaf("logprob"), case.tensor("ref_logprob")
-    known = {"logprobs_T": logprobs, "ref_logprobs_T": reference, "loss_mask_T": torch.ones_like(reference).bool()}
+    known = {
+        "logprobs_T": logprobs,
+        "ref_logprobs_T": reference,
+        "loss_mask_T": torch.ones_like(reference).bool(),
+    }
     kl = estimator(case, case.params["kl_penalty"])(known)
-    return Ours({"kl": kl, "mean_kl": kl.mean(), "grad_sum_wrt_logprob": gradient(kl.sum(), logprobs)})
+    return Ours(
+        {"kl": kl, "mean_kl": kl.mean(), "grad_sum_wrt_logprob": gradient(kl.sum(), logprobs)}
+    )
 
 
 def kl_controller(case: Case) -> Ours:
     """The unit of the KL is the caller's business here, so either of our two names will do."""
-    coefficient, steps = case.params["kl_coef"], zip(case.inputs["current_kl"], case.inputs["n_steps"], strict=True)
+    coefficient, steps = (
+        case.params["kl_coef"],
+        zip(case.inputs["current_kl"], case.inputs["n_steps"], strict=True),
+    )
     target, horizon = case.params["target_kl"], case.params["horizon"]
     found = []
     for measured, sequences in steps:
@@ -89,7 +98,9 @@ def entropy_loss(case: Case) -> Ours:
     entropies = divergence.entropy(logits)
     bonus_T = entropy.bonus(rows.pack(entropies), rows.loss_mask_T)
     loss = -aggregated(bonus_T, rows, beside_policy(case, rows.width))
-    return Ours({"entropy_loss": loss, "token_entropy": entropies, "grad_logits": gradient(loss, logits)})
+    return Ours(
+        {"entropy_loss": loss, "token_entropy": entropies, "grad_logits": gradient(loss, logits)}
+    )
 
 
 def logprobs_from_logits(case: Case) -> Ours:
@@ -108,16 +119,26 @@ def reward_minus_kl(case: Case) -> Ours:
 def apply_kl_penalty(case: Case) -> Ours:
     """KL in the reward, its measured mean over all rows, and what the controller makes of it."""
     rows, coefficient = Rows(case.flags("response_mask")), case.params["init_kl_coef"]
-    old_logprobs_T, ref_logprobs_T = (rows.pack(case.tensor(name)) for name in ("old_log_probs", "ref_log_prob"))
+    old_logprobs_T, ref_logprobs_T = (
+        rows.pack(case.tensor(name)) for name in ("old_log_probs", "ref_log_prob")
+    )
     kind = case.params["kl_penalty"]
-    kl_T = reward_shaping.kl_penalty(old_logprobs_T, ref_logprobs_T, rows.loss_mask_T, beta=1.0).neg()
+    kl_T = reward_shaping.kl_penalty(
+        old_logprobs_T, ref_logprobs_T, rows.loss_mask_T, beta=1.0
+    ).neg()
     if kind not in ("kl", "k1") and case.follows(Convention.KL_IN_REWARD):
-        known = {"logprobs_T": old_logprobs_T, "ref_logprobs_T": ref_logprobs_T, "loss_mask_T": rows.loss_mask_T}
+        known = {
+            "logprobs_T": old_logprobs_T,
+            "ref_logprobs_T": ref_logprobs_T,
+            "loss_mask_T": rows.loss_mask_T,
+        }
         kl_T = masked.kept(estimator(case, kind)(known), rows.loss_mask_T)
     term_T, measured = -coefficient * kl_T, masked.mean(kl_T, rows.loss_mask_T)
     if case.follows(Convention.ROWS_TO_CONTROLLER):
         tokens_B = rows.segments.sum(rows.loss_mask_T).to(kl_T.dtype)
-        measured = (rows.segments.mean(kl_T, rows.loss_mask_T) * tokens_B / (tokens_B + 1e-8)).mean()
+        measured = (
+            rows.segments.mean(kl_T, rows.loss_mask_T) * tokens_B / (tokens_B + 1e-8)
+        ).mean()
     after = kl_controllers.ziegler_token(
         coefficient,
         float(measured),

@@ -35,24 +35,37 @@ def correction(options: dict[str, Any]) -> Cell:
     if isinstance(threshold, str) and "_" in threshold:
         low, high = (float(bound) for bound in threshold.split("_"))
         return cell(
-            {"token": rollout_correction.token_mask, "sequence": rollout_correction.product_mask}[level],
+            {"token": rollout_correction.token_mask, "sequence": rollout_correction.product_mask}[
+                level
+            ],
             low=low,
             high=high,
         )
-    truncate = {"token": rollout_correction.token_truncate, "sequence": rollout_correction.product_truncate}[level]
+    truncate = {
+        "token": rollout_correction.token_truncate,
+        "sequence": rollout_correction.product_truncate,
+    }[level]
     return cell(truncate, cap=float(threshold))
 
 
 def kept(options: dict[str, Any], known: Mapping[str, Any]) -> Tensor:
     """The tokens that verl's rejection keeps; takes its options out of the mapping and refuses leftovers."""
-    names, thresholds = options.pop("rollout_rs", None), str(options.pop("rollout_rs_threshold", ""))
+    names, thresholds = (
+        options.pop("rollout_rs", None),
+        str(options.pop("rollout_rs_threshold", "")),
+    )
     if options:
-        raise KeyError(f"rollout correction holds {sorted(options)}, which this adapter does not know")
+        raise KeyError(
+            f"rollout correction holds {sorted(options)}, which this adapter does not know"
+        )
     if names is None:
         return torch.ones_like(known["loss_mask_T"])
     kinds, bounds = names.split(","), thresholds.split(",")
     bounds = bounds * len(kinds) if len(bounds) == 1 else bounds
-    masks = [_rejection(kind.strip(), bound.strip())(known) for kind, bound in zip(kinds, bounds, strict=True)]
+    masks = [
+        _rejection(kind.strip(), bound.strip())(known)
+        for kind, bound in zip(kinds, bounds, strict=True)
+    ]
     return functools.reduce(torch.logical_and, masks)
 
 
@@ -60,13 +73,23 @@ def _rejection(kind: str, threshold: str) -> Cell:
     """verl bounds pi_rollout / pi_train in [lo, hi]; our weight is the inverse, so it lies in [1/hi, 1/lo]."""
     level, _, measure = kind.rpartition("_")
     if measure in ("k2", "k3"):
-        return cell(rejection_masks.distance_within, level=LEVELS[level], measure=measure, limit=float(threshold))
+        return cell(
+            rejection_masks.distance_within,
+            level=LEVELS[level],
+            measure=measure,
+            limit=float(threshold),
+        )
     low, _, high = threshold.partition("_")
     low, high = (low, high) if high else (str(1 / float(low)), low)
-    return cell(rejection_masks.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low))
+    return cell(
+        rejection_masks.ratio_within, level=BY_RATIO[kind], low=1 / float(high), high=1 / float(low)
+    )
 
 
-NORMALISED = {"token": rollout_correction.token_normalized, "sequence": rollout_correction.product_normalized}
+NORMALISED = {
+    "token": rollout_correction.token_normalized,
+    "sequence": rollout_correction.product_normalized,
+}
 
 
 def weights(case: Case) -> Ours:
@@ -74,7 +97,11 @@ def weights(case: Case) -> Ours:
     rows = Rows(case.flags("response_mask"))
     known = _from_ratio(case, rows)
     options = {name: case.params[name] for name in ("rollout_is", "rollout_is_threshold")}
-    level, threshold, made = case.params["rollout_is"], str(options["rollout_is_threshold"]), correction(options)
+    level, threshold, made = (
+        case.params["rollout_is"],
+        str(options["rollout_is_threshold"]),
+        correction(options),
+    )
     tolerances = {}
     if case.params.get("rollout_is_batch_normalize"):
         tolerances = {"weights": conventions.room_for_1e8(case)}
@@ -95,7 +122,10 @@ def rejection_mask(case: Case) -> Ours:
 def weights_and_mask(case: Case) -> Ours:
     """compute_rollout_correction_and_rejection_mask: both at once, from log-probs."""
     rows = Rows(case.flags("response_mask"))
-    known = rows.known(old_logprobs_T=case.tensor("old_log_prob"), sampler_logprobs_T=case.tensor("rollout_log_prob"))
+    known = rows.known(
+        old_logprobs_T=case.tensor("old_log_prob"),
+        sampler_logprobs_T=case.tensor("rollout_log_prob"),
+    )
     options = dict(case.params)
     weighted = options.get("rollout_is") is not None
     weight_T, keep_T = correction(options)(known).weight_T, kept(options, known)
@@ -106,7 +136,10 @@ def weights_and_mask(case: Case) -> Ours:
     metrics = {name: float(masked.mean(gap_T, rows.loss_mask_T)) for name, gap_T in gap.items()}
     metrics |= _rejection_metrics(keep_T, rows)
     return Ours(
-        {"weights": _on_trained(weight_T, rows) if weighted else None, "mask": _on_trained(keep_T.double(), rows)},
+        {
+            "weights": _on_trained(weight_T, rows) if weighted else None,
+            "mask": _on_trained(keep_T.double(), rows),
+        },
         {f"rollout_corr/{name}": value for name, value in metrics.items()},
     )
 
@@ -117,7 +150,11 @@ def _from_ratio(case: Case, rows: Rows) -> dict[str, Any]:
             f"safety_bound={case.params['safety_bound']}; our weights are held within +-{rollout_correction.GUARD}"
         )
     ratio_T = rows.pack(case.tensor("log_ratio"))
-    return {**rows.known(), "old_logprobs_T": ratio_T, "sampler_logprobs_T": torch.zeros_like(ratio_T)}
+    return {
+        **rows.known(),
+        "old_logprobs_T": ratio_T,
+        "sampler_logprobs_T": torch.zeros_like(ratio_T),
+    }
 
 
 def _on_trained(x_T: Tensor, rows: Rows) -> Tensor:

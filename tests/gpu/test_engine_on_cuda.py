@@ -26,19 +26,37 @@ from ascent.update.device import to_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma", "phi", "gemma2", "gemma3", "olmo3", "cohere2", "phi3"]
+FAMILIES = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma",
+    "phi",
+    "gemma2",
+    "gemma3",
+    "olmo3",
+    "cohere2",
+    "phi3",
+]
 FAMILIES += ["qwen3_moe", "deepseek_v3", "gpt_oss"]
 
 
 def make(tmp_path: Path, family: str = "llama", dtype: str = "float32") -> LanguageModel:
-    folder = create(tmp_path / family, family=family, hidden=256, heads=4, key_value_heads=2, seed=0)
+    folder = create(
+        tmp_path / family, family=family, hidden=256, heads=4, key_value_heads=2, seed=0
+    )
     return load(folder, dtype=dtype, device="cuda")
 
 
 def asked(count: int = 24, **changes: object) -> list[Request]:
     generator = np.random.default_rng(0)
-    texts = [tuple(int(t) for t in generator.integers(3, 250, size=1 + 5 * n)) for n in range(count // 4)]
-    return [replace(Request(f"p{n // 4}", n % 4, texts[n // 4], 40, 3), **changes) for n in range(count)]  # type: ignore[arg-type]
+    texts = [
+        tuple(int(t) for t in generator.integers(3, 250, size=1 + 5 * n)) for n in range(count // 4)
+    ]
+    return [
+        replace(Request(f"p{n // 4}", n % 4, texts[n // 4], 40, 3), **changes) for n in range(count)
+    ]  # type: ignore[arg-type]
 
 
 def run(engine: NativeEngine, requests: list[Request]) -> dict[tuple[str, int], Completion]:
@@ -61,7 +79,10 @@ def test_syncs_may_be_more_frequent_for_a_while(tmp_path: Path) -> None:
     """As a server's are while there are streams, also before the first step."""
     model = make(tmp_path)
     engine = NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256)
-    usual, expected = engine.steps_per_sync, run(NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256), asked())
+    usual, expected = (
+        engine.steps_per_sync,
+        run(NativeEngine(model, {1}, max_num_seqs=32, max_model_len=256), asked()),
+    )
     for steps in (2, usual):
         engine.steps_per_sync = steps
         assert run(engine, asked()) == expected
@@ -98,7 +119,9 @@ def test_a_capture_survives_an_engine_before_it_and_another_thread(tmp_path: Pat
 def test_sampling_with_top_p_survives_a_backward_pass_in_another_thread(tmp_path: Path) -> None:
     """Its kernel is asked for a fixed order by a flag of all threads, with which a sum of floats on CUDA raises."""
     model, stop, passes = make(tmp_path), threading.Event(), 0
-    q_THD, k_THD, v_THD = torch.randn(3, 512, 4, 64, device="cuda", dtype=torch.bfloat16).requires_grad_().unbind()
+    q_THD, k_THD, v_THD = (
+        torch.randn(3, 512, 4, 64, device="cuda", dtype=torch.bfloat16).requires_grad_().unbind()
+    )
     offsets = torch.tensor([0, 200, 512], device="cuda", dtype=torch.int32)
 
     def train() -> None:
@@ -114,7 +137,10 @@ def test_sampling_with_top_p_survives_a_backward_pass_in_another_thread(tmp_path
     thread.start()
     try:
         for _ in range(10):
-            assert run(NativeEngine(model, {1}, max_num_seqs=8, max_model_len=256), requests) == expected
+            assert (
+                run(NativeEngine(model, {1}, max_num_seqs=8, max_model_len=256), requests)
+                == expected
+            )
     finally:
         stop.set()
         thread.join()
@@ -128,15 +154,25 @@ def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> 
     from ascent.models.paged_attention_cuda import paged_attention
 
     generator = torch.Generator().manual_seed(0)
-    q, keys, values = (torch.randn(shape, generator=generator) for shape in ((3, 8, 32), (320, 2, 32), (320, 2, 16)))
+    q, keys, values = (
+        torch.randn(shape, generator=generator)
+        for shape in ((3, 8, 32), (320, 2, 32), (320, 2, 16))
+    )
     sinks, lengths = torch.linspace(-4, 6, 8), torch.tensor([1, 70, 300], dtype=torch.int32)
     table = torch.arange(20, dtype=torch.int32).expand(3, -1).contiguous()
     newest = lengths.long() - 1  # of rows that read the same slots
     out = paged_attention(
         *(each.cuda() for each in (q, keys, values, table, lengths)),
-        new_k_BKD=keys[newest].cuda(), new_v_BKD=values[newest].cuda(), slots_B=newest.cuda(),
-        block_size=16, splits=splits, scaling=0.2, window=window, softcap=None, sinks_H=sinks.cuda(),
-    ).cpu()  # fmt: skip
+        new_k_BKD=keys[newest].cuda(),
+        new_v_BKD=values[newest].cuda(),
+        slots_B=newest.cuda(),
+        block_size=16,
+        splits=splits,
+        scaling=0.2,
+        window=window,
+        softcap=None,
+        sinks_H=sinks.cuda(),
+    ).cpu()
     for row, length in enumerate(lengths.tolist()):
         begin = max(0, length - window) if window else 0
         for head in range(8):
@@ -148,12 +184,17 @@ def test_sinks_take_weight_and_give_nothing(splits: int, window: int | None) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("dtype", "mean"), [("float32", 2e-3), ("bfloat16", 2e-2)])
-def test_recorded_log_probs_are_the_trainers(tmp_path: Path, family: str, dtype: str, mean: float) -> None:
+def test_recorded_log_probs_are_the_trainers(
+    tmp_path: Path, family: str, dtype: str, mean: float
+) -> None:
     model = make(tmp_path, family, dtype)
     requests = asked()
     done = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
     pairs = [(request, done[request.prompt_id, request.sample]) for request in requests]
-    gaps = [(torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs() for request, each in pairs]
+    gaps = [
+        (torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs()
+        for request, each in pairs
+    ]
     assert float(torch.cat(gaps).mean()) < mean
 
 
@@ -169,9 +210,14 @@ def test_samples_of_a_prompt_read_it_together(tmp_path: Path, family: str) -> No
             requests.append(Request(f"p{prompt}", sample, text, int(generator.integers(4, 120)), 3))
     engine = NativeEngine(model, {1}, max_num_seqs=48, max_model_len=400)
     done = run(engine, requests)
-    assert engine._runner is not None and {grouped for *_, grouped in engine._runner._cuda_graphs} == {True, False}
+    assert engine._runner is not None and {
+        grouped for *_, grouped in engine._runner._cuda_graphs
+    } == {True, False}
     pairs = [(request, done[request.prompt_id, request.sample]) for request in requests]
-    gaps = [(torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs() for request, each in pairs]
+    gaps = [
+        (torch.tensor(each.logprobs) - trained(model, request, each).cpu()).abs()
+        for request, each in pairs
+    ]
     assert float(torch.cat(gaps).mean()) < 2e-2 and max(float(each.max()) for each in gaps) < 0.3
 
 
@@ -198,9 +244,13 @@ def test_greedy_equals_the_cpu(tmp_path: Path) -> None:
     assert same >= len(here) - 1  # a tie between two logits may fall either way
 
 
-@pytest.mark.parametrize("changes", [{"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.3}, {"min_new_tokens": 10}])
+@pytest.mark.parametrize(
+    "changes", [{"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.3}, {"min_new_tokens": 10}]
+)
 def test_cut_distributions_report_their_mass(tmp_path: Path, changes: dict[str, float]) -> None:
-    done = run(NativeEngine(make(tmp_path), {1}, max_num_seqs=16, max_model_len=128), asked(**changes))
+    done = run(
+        NativeEngine(make(tmp_path), {1}, max_num_seqs=16, max_model_len=128), asked(**changes)
+    )
     assert all(each.log_mass is not None and max(each.log_mass) <= 1e-5 for each in done.values())
 
 
@@ -221,15 +271,21 @@ def test_an_update_is_seen_by_the_very_next_token(tmp_path: Path) -> None:
 def test_few_blocks_preempt_and_change_nothing(tmp_path: Path) -> None:
     model = make(tmp_path)
     free = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), asked())
-    engine = NativeEngine(model, {1}, max_num_seqs=16, block_size=16, num_blocks=20, max_model_len=128)
+    engine = NativeEngine(
+        model, {1}, max_num_seqs=16, block_size=16, num_blocks=20, max_model_len=128
+    )
     tight = run(engine, asked())
     assert engine.stats().preemptions > 0
     assert engine.stats().used_blocks == 0
     same = sum(free[key].tokens == tight[key].tokens for key in free)
-    assert same >= 0.9 * len(free)  # float32 on a GPU rounds by batch size, so a rare draw may differ
+    assert same >= 0.9 * len(
+        free
+    )  # float32 on a GPU rounds by batch size, so a rare draw may differ
 
 
-def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tmp_path: Path) -> None:
+def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(
+    tmp_path: Path,
+) -> None:
     model = make(tmp_path)
     engine = NativeEngine(model, {1}, max_num_seqs=16, max_model_len=512)
     first = run(engine, asked())
@@ -249,11 +305,17 @@ def test_the_kv_cache_has_memory_only_while_something_runs_and_graphs_survive(tm
 
 def test_blocks_without_memory_get_it_when_they_are_used() -> None:
     memory = ElasticBuffers(100_000, [256, 1024], torch.device("cuda"))
-    narrow, wide = memory.tensor(0, (100_000, 128), torch.bfloat16), memory.tensor(1, (100_000, 256), torch.float32)
+    narrow, wide = (
+        memory.tensor(0, (100_000, 128), torch.bfloat16),
+        memory.tensor(1, (100_000, 256), torch.float32),
+    )
     address, before = wide.data_ptr(), memory.mapped_bytes
     memory.grow(60_000)
     narrow[:60_000], wide[:60_000] = 1, 2
-    assert memory.mapped_bytes > before and float(narrow[59_999].sum() + wide[59_999].sum()) == 128 + 512
+    assert (
+        memory.mapped_bytes > before
+        and float(narrow[59_999].sum() + wide[59_999].sum()) == 128 + 512
+    )
     memory.shrink()
     assert memory.mapped_bytes == 0
     memory.grow(100_000)
@@ -274,8 +336,13 @@ def test_routes_are_those_of_the_trainer(tmp_path: Path, dtype: str) -> None:
     model = load(folder, dtype=dtype, device="cuda", routing_replay=True)
     requests = asked()
     done = run(NativeEngine(model, {1}, max_num_seqs=16, max_model_len=128), requests)
-    prompt, answers = (Message("user", "?"),), [(each, done[each.prompt_id, each.sample]) for each in requests]
-    rollouts = [Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in answers]
+    prompt, answers = (
+        (Message("user", "?"),),
+        [(each, done[each.prompt_id, each.sample]) for each in requests],
+    )
+    rollouts = [
+        Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in answers
+    ]
     batch = to_device(pack_rollouts(rollouts), torch.device("cuda"))
     with torch.no_grad():
         found = model.outputs(batch, frozenset({"logprobs_T"}))

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_the_gpu_agrees_with_the_cpu(row: Row, seed: int) -> None:
     here = random_batch(seed)
     value, grads, metrics = whole_step(row, with_statistics(row, dict(here)))
-    there_value, there_grads, there_metrics = whole_step(row, with_statistics(row, moved(here, "cuda")))
+    there_value, there_grads, there_metrics = whole_step(
+        row, with_statistics(row, moved(here, "cuda"))
+    )
     assert abs(float(value) - float(there_value)) < 1e-9
     for name, grad in grads.items():
         assert float((grad - there_grads[name].cpu()).abs().max()) < 1e-9, name

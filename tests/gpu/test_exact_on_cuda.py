@@ -23,7 +23,8 @@ from ascent.models.tiny import create
 from ascent.records import Completion, Request
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or bool(device_problem(torch.device("cuda"))), reason="needs an H100 or H200"
+    not torch.cuda.is_available() or bool(device_problem(torch.device("cuda"))),
+    reason="needs an H100 or H200",
 )
 
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral"]
@@ -31,8 +32,20 @@ Sampled = list[tuple[Request, Completion]]
 
 
 def make(folder: Path, family: str = "qwen2", **shape: Any) -> LanguageModel:
-    shape = {"hidden": 256, "heads": 4, "key_value_heads": 2, "initializer_range": 0.1, "seed": 0, **shape}
-    return load(create(folder / family, family=family, **shape), dtype="bfloat16", device="cuda", arithmetic="exact")
+    shape = {
+        "hidden": 256,
+        "heads": 4,
+        "key_value_heads": 2,
+        "initializer_range": 0.1,
+        "seed": 0,
+        **shape,
+    }
+    return load(
+        create(folder / family, family=family, **shape),
+        dtype="bfloat16",
+        device="cuda",
+        arithmetic="exact",
+    )
 
 
 def requests(prompts: int = 6, group: int = 8, longest: int = 90) -> list[Request]:
@@ -46,7 +59,9 @@ def requests(prompts: int = 6, group: int = 8, longest: int = 90) -> list[Reques
     ]
 
 
-def sample(model: LanguageModel, asked: Sequence[Request], **options: Any) -> tuple[Sampled, NativeEngine]:
+def sample(
+    model: LanguageModel, asked: Sequence[Request], **options: Any
+) -> tuple[Sampled, NativeEngine]:
     engine = NativeEngine(model, {1}, **{"max_num_seqs": 64, "max_model_len": 512, **options})
     done = {(each.prompt_id, each.sample): each for each in engine.sample(asked)}
     return [(each, done[each.prompt_id, each.sample]) for each in asked], engine
@@ -56,7 +71,9 @@ def batch_of(texts: Sequence[Sequence[int]]) -> dict[str, Any]:
     return {
         "tokens_T": torch.tensor([token for text in texts for token in text], device="cuda"),
         "positions_T": torch.cat([torch.arange(len(text)) for text in texts]).cuda(),
-        "segments": Segments.from_lengths(torch.tensor([len(text) for text in texts], device="cuda")),
+        "segments": Segments.from_lengths(
+            torch.tensor([len(text) for text in texts], device="cuda")
+        ),
     }
 
 
@@ -66,9 +83,13 @@ def trained(model: LanguageModel, sampled: Sampled, per_batch: int = 10**6) -> T
     for start in range(0, len(sampled), per_batch):
         part = sampled[start : start + per_batch]
         texts = [request.tokens + done.tokens for request, done in part]
-        logprobs = model.outputs(batch_of(texts), frozenset({"logprobs_T"}))["logprobs_T"].detach().cpu()
+        logprobs = (
+            model.outputs(batch_of(texts), frozenset({"logprobs_T"}))["logprobs_T"].detach().cpu()
+        )
         pieces = logprobs.split([len(text) for text in texts])
-        found += [piece[len(request.tokens) :] for piece, (request, _) in zip(pieces, part, strict=True)]
+        found += [
+            piece[len(request.tokens) :] for piece, (request, _) in zip(pieces, part, strict=True)
+        ]
     return torch.cat(found)
 
 
@@ -111,7 +132,14 @@ def test_preemption_changes_no_bit(tmp_path: Path) -> None:
 
 def test_scores_and_values_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     """Of reward models and critics: alone, and among answers to the same prompt, which run once."""
-    folder = create(tmp_path / "m", family="qwen2", hidden=256, heads=4, key_value_heads=2, initializer_range=0.1)
+    folder = create(
+        tmp_path / "m",
+        family="qwen2",
+        hidden=256,
+        heads=4,
+        key_value_heads=2,
+        initializer_range=0.1,
+    )
     model = load(folder, head="scalar", dtype="bfloat16", device="cuda", arithmetic="exact")
     torch.manual_seed(0)
     torch.nn.init.normal_(score_layer(model.module).weight)
@@ -168,7 +196,9 @@ def test_gradients_are_those_of_fast_arithmetic_and_deterministic(tmp_path: Path
         batch = {
             "tokens_T": torch.tensor([token for text in texts for token in text], device="cuda"),
             "positions_T": torch.cat([torch.arange(len(text)) for text in texts]).cuda(),
-            "segments": Segments.from_lengths(torch.tensor([len(text) for text in texts], device="cuda")),
+            "segments": Segments.from_lengths(
+                torch.tensor([len(text) for text in texts], device="cuda")
+            ),
         }
         loss = which.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"].mean()
         return list(torch.autograd.grad(loss, list(which.parameters())))
@@ -177,19 +207,27 @@ def test_gradients_are_those_of_fast_arithmetic_and_deterministic(tmp_path: Path
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     fast = gradients(load(model.origin, dtype="bfloat16", device="cuda"))
     for ours, theirs in zip(first, fast, strict=True):
-        assert float((ours.double() - theirs.double()).norm()) < 0.05 * float(theirs.double().norm()) + 1e-6
+        assert (
+            float((ours.double() - theirs.double()).norm())
+            < 0.05 * float(theirs.double().norm()) + 1e-6
+        )
 
 
 def _reversed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same sum in another order: the second half of K first."""
     half = x.shape[-1] // 2
-    out = x[..., half:].float() @ weight[:, half:].float().mT + x[..., :half].float() @ weight[:, :half].float().mT
+    out = (
+        x[..., half:].float() @ weight[:, half:].float().mT
+        + x[..., :half].float() @ weight[:, :half].float().mT
+    )
     return (out if bias is None else out + bias).to(x.dtype)
 
 
 def _reversed_norm(stock: Any, module: Any, x: Tensor) -> Tensor:
     wide = x.float()
-    scale = torch.rsqrt(wide.flip(-1).square().cumsum(-1)[..., -1:] / x.shape[-1] + module.formula[1])
+    scale = torch.rsqrt(
+        wide.flip(-1).square().cumsum(-1)[..., -1:] / x.shape[-1] + module.formula[1]
+    )
     return (wide * scale).to(x.dtype) * module.weight
 
 
@@ -217,7 +255,9 @@ def _swap(model: LanguageModel, kernels: layer_patching.KernelSet) -> None:
 
 @pytest.mark.parametrize("breaks", [_break_linear, _break_norm, _break_attention, _break_head])
 def test_a_broken_seam_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: Callable[[LanguageModel, pytest.MonkeyPatch], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[LanguageModel, pytest.MonkeyPatch], None],
 ) -> None:
     """Training in another order of summation than sampling, one seam at a time."""
     model = make(tmp_path, "llama", vocab_size=2048)

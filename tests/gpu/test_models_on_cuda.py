@@ -18,13 +18,19 @@ LENGTHS = [5, 1, 33, 64, 17]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma"])
-@pytest.mark.parametrize(("dtype", "mean", "largest"), [("float32", 1e-4, 2e-3), ("bfloat16", 2e-2, 0.3)])
+@pytest.mark.parametrize(
+    ("dtype", "mean", "largest"), [("float32", 1e-4, 2e-3), ("bfloat16", 2e-2, 0.3)]
+)
 def test_packed_log_probs_equal_one_by_one(
     family: str, dtype: str, mean: float, largest: float, tmp_path: Path
 ) -> None:
-    folder = create(tmp_path / family, family=family, hidden=256, heads=4, key_value_heads=2, seed=0)
+    folder = create(
+        tmp_path / family, family=family, hidden=256, heads=4, key_value_heads=2, seed=0
+    )
     model = load(folder, dtype=dtype, device="cuda")
-    tokens = torch.randint(2, 250, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0)).cuda()
+    tokens = torch.randint(
+        2, 250, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0)
+    ).cuda()
     segments = Segments.from_lengths(torch.tensor(LENGTHS, device="cuda"))
     batch = {
         "tokens_T": tokens,
@@ -44,15 +50,22 @@ def test_packed_log_probs_equal_one_by_one(
         expected = logs[:-1].gather(1, piece[1:, None]).squeeze(1)
         gaps.append((found[1:] - expected).abs())
     gap = torch.cat(gaps)
-    assert float(gap.mean()) < mean and float(gap.max()) < largest, (float(gap.mean()), float(gap.max()))
+    assert float(gap.mean()) < mean and float(gap.max()) < largest, (
+        float(gap.mean()),
+        float(gap.max()),
+    )
 
 
 @pytest.mark.parametrize(
     ("head", "wanted"), [("both", "values_T"), ("scalar", "scores_B"), ("scalar", "step_logits_TC")]
 )
-def test_critics_and_reward_models_have_gradients_in_bfloat16(head: str, wanted: str, tmp_path: Path) -> None:
+def test_critics_and_reward_models_have_gradients_in_bfloat16(
+    head: str, wanted: str, tmp_path: Path
+) -> None:
     """The wide product on the tensor cores has no gradient in torch; heads that are trained must go around it."""
-    folder = create(tmp_path / "tiny", family="qwen2", hidden=128, heads=4, key_value_heads=2, seed=0)
+    folder = create(
+        tmp_path / "tiny", family="qwen2", hidden=128, heads=4, key_value_heads=2, seed=0
+    )
     tokens = torch.randint(2, 250, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
     found = {}
     for device, dtype in (("cuda", "bfloat16"), ("cpu", "float32")):
@@ -65,10 +78,16 @@ def test_critics_and_reward_models_have_gradients_in_bfloat16(head: str, wanted:
         out = model.outputs(batch, frozenset({wanted}))[wanted]
         assert out.dtype == torch.float32
         weights = dict(model.named_parameters())
-        (out * torch.linspace(0, 1, len(out), device=device).view(-1, *[1] * (out.ndim - 1))).sum().backward()
-        found[device] = {n: each.grad.float().cpu() for n, each in weights.items() if each.grad is not None}
+        (
+            out * torch.linspace(0, 1, len(out), device=device).view(-1, *[1] * (out.ndim - 1))
+        ).sum().backward()
+        found[device] = {
+            n: each.grad.float().cpu() for n, each in weights.items() if each.grad is not None
+        }
     for name, expected in found["cpu"].items():
-        close = torch.nn.functional.cosine_similarity(found["cuda"][name].flatten(), expected.flatten(), 0)
+        close = torch.nn.functional.cosine_similarity(
+            found["cuda"][name].flatten(), expected.flatten(), 0
+        )
         assert expected.abs().max() == 0 or float(close) > 0.97, (name, float(close))
 
 

@@ -20,7 +20,15 @@ from tests.setup.runs import tiny_plan
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 ADAM = Adam(beta1=0.8, beta2=0.95, weight_decay=0.3)
-SIZES = [(1023, 2047), (2047,), (4096, 1024), (7,), (3000, 1001), (1001,), (2048, 2048)]  # 13.5 million weights
+SIZES = [
+    (1023, 2047),
+    (2047,),
+    (4096, 1024),
+    (7,),
+    (3000, 1001),
+    (1001,),
+    (2048, 2048),
+]  # 13.5 million weights
 
 
 def weights(dtype: torch.dtype) -> dict[str, nn.Parameter]:
@@ -66,7 +74,10 @@ def _empty() -> Iterator[None]:
 def test_it_has_the_bits_of_the_optimizer_on_the_gpu(dtype: torch.dtype, bucket_size: int) -> None:
     """After every step, so that a copy that came too late is seen; then after a resume."""
     mine, theirs = weights(dtype), weights(dtype)
-    ours, beside = OffloadedAdamW(mine.items(), ADAM, bucket_size=bucket_size), AdamW(theirs.items(), ADAM)
+    ours, beside = (
+        OffloadedAdamW(mine.items(), ADAM, bucket_size=bucket_size),
+        AdamW(theirs.items(), ADAM),
+    )
     for step in range(4):
         train(ours, mine, range(step, step + 1))
         train(beside, theirs, range(step, step + 1))
@@ -87,7 +98,10 @@ def test_it_has_the_bits_of_the_optimizer_on_the_gpu(dtype: torch.dtype, bucket_
 def test_nothing_is_read_or_written_too_early_while_the_gpu_is_busy() -> None:
     """Steps behind a queue of slow products, without a pause between step, skipped step and step."""
     mine, theirs = weights(torch.bfloat16), weights(torch.bfloat16)
-    ours, beside = OffloadedAdamW(mine.items(), ADAM, bucket_size=2**20), AdamW(theirs.items(), ADAM)
+    ours, beside = (
+        OffloadedAdamW(mine.items(), ADAM, bucket_size=2**20),
+        AdamW(theirs.items(), ADAM),
+    )
     matrix = torch.randn(4096, 4096, device="cuda")
     for optimizer, named in ((ours, mine), (beside, theirs)):
         for step in range(6):
@@ -115,7 +129,9 @@ def test_twelve_bytes_a_weight_are_on_the_host() -> None:
     count = sum(math.prod(size) for size in SIZES)
     staging = 3 * 3 * 4 * 2**18
     assert used(AdamW) == pytest.approx(12 * count, rel=0.02)  # the allocator rounds up
-    assert staging <= used(OffloadedAdamW, bucket_size=2**18) <= staging + 2**21  # the allocator rounds to 2 MB
+    assert (
+        staging <= used(OffloadedAdamW, bucket_size=2**18) <= staging + 2**21
+    )  # the allocator rounds to 2 MB
 
 
 def test_host_memory_is_pinned_without_rounding_and_unpinned_at_the_end() -> None:
@@ -130,9 +146,15 @@ def test_host_memory_is_pinned_without_rounding_and_unpinned_at_the_end() -> Non
 
 def test_a_run_has_the_same_weights(tmp_path: Path) -> None:
     for name, offload in (("beside", False), ("offloaded", True)):
-        changes = {"model": {"dtype": "bfloat16"}, "update": {"optimizer_offload": offload}, "run": {"steps": 2}}
+        changes = {
+            "model": {"dtype": "bfloat16"},
+            "update": {"optimizer_offload": offload},
+            "run": {"steps": 2},
+        }
         train_plan(tiny_plan(**changes), tmp_path / name, say=lambda line: None)
-    files = [tmp_path / name / "checkpoints/2/optimizer.safetensors" for name in ("beside", "offloaded")]
+    files = [
+        tmp_path / name / "checkpoints/2/optimizer.safetensors" for name in ("beside", "offloaded")
+    ]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 

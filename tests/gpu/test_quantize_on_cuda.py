@@ -38,7 +38,9 @@ def make(tmp_path: Path, dtype: str) -> LanguageModel:
 
 def test_loading_never_holds_a_dense_copy(tmp_path: Path) -> None:
     folder = create(tmp_path / "base", hidden=1024, heads=8, key_value_heads=4, layers=8, seed=0)
-    dense = sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 2  # saved in float32
+    dense = (
+        sum(path.stat().st_size for path in folder.glob("*.safetensors")) / 2
+    )  # saved in float32
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -77,7 +79,11 @@ def test_recorded_log_probs_are_the_trainers(tmp_path: Path, dtype: str, mean: f
     gaps = []
     for request in requests:
         each = done[request.prompt_id, request.sample]
-        gaps += (trained(model, request, each) - torch.tensor(each.logprobs, device="cuda")).abs().tolist()
+        gaps += (
+            (trained(model, request, each) - torch.tensor(each.logprobs, device="cuda"))
+            .abs()
+            .tolist()
+        )
     assert sum(gaps) / len(gaps) < mean
 
 
@@ -91,7 +97,9 @@ def test_an_update_of_the_adapter_is_sampled_without_a_new_graph(tmp_path: Path)
     engine.set_weights(1, {})
     requests = asked(seed=1)
     after = run(engine, requests)
-    assert {key: each.tokens for key, each in before.items()} != {key: each.tokens for key, each in after.items()}
+    assert {key: each.tokens for key, each in before.items()} != {
+        key: each.tokens for key, each in after.items()
+    }
     each = after[requests[0].prompt_id, requests[0].sample]
     gap = trained(model, requests[0], each) - torch.tensor(each.logprobs, device="cuda")
     assert float(gap.abs().mean()) < 2e-3
@@ -99,7 +107,9 @@ def test_an_update_of_the_adapter_is_sampled_without_a_new_graph(tmp_path: Path)
 
 def test_a_run_ends_well_and_is_exported(tmp_path: Path) -> None:
     settings = {"policy": "tiny:llama", "dtype": "bfloat16", "lora": 4, "quantize": "nf4"}
-    plan = tiny_plan(model={**settings, "gradient_checkpointing": True}, run={"steps": 4, "save_every": 2})
+    plan = tiny_plan(
+        model={**settings, "gradient_checkpointing": True}, run={"steps": 4, "save_every": 2}
+    )
     train_plan(plan, tmp_path / "run", say=lambda text: None)
     losses = [row["loss/total"] for row in read_run(tmp_path / "run").metrics]
     assert losses[-1] < losses[0]
@@ -108,5 +118,8 @@ def test_a_run_ends_well_and_is_exported(tmp_path: Path) -> None:
     plain = load(target, dtype="bfloat16", device="cuda")
     batch = to_device(batch_of(), torch.device("cuda"))
     with torch.no_grad():
-        ours, theirs = (each.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"] for each in (policy.eval(), plain))
+        ours, theirs = (
+            each.outputs(batch, frozenset({"logprobs_T"}))["logprobs_T"]
+            for each in (policy.eval(), plain)
+        )
     assert float((ours - theirs).abs().mean()) < 5e-2

@@ -15,7 +15,8 @@ from tests.end_to_end import ranked
 from tests.end_to_end.test_random_recipes import drawn, train_resume_replay, without_pictures
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or bool(device_problem(torch.device("cuda"))), reason="needs an H100 or H200"
+    not torch.cuda.is_available() or bool(device_problem(torch.device("cuda"))),
+    reason="needs an H100 or H200",
 )
 __all__ = ["without_pictures"]  # a fixture
 ROWS = [name for name, row in TABLE.items() if row.samples]

@@ -27,27 +27,47 @@ from tests.end_to_end.rewarded import __file__ as REWARDED
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 POLICY = "tiny:llama"
-UNLIKE = {"grpo_passk": "drawn", "grpo_process": "halves"}  # rewards, where right or wrong says too little
+UNLIKE = {
+    "grpo_passk": "drawn",
+    "grpo_process": "halves",
+}  # rewards, where right or wrong says too little
 FILES: dict[str, Iterable[Mapping[str, Any]]] = {
     "examples": [{"prompt": f"say {n}", "completion": str(n)} for n in range(8)],
-    "pairs": [{"prompt": f"say {n}", "chosen": str(n), "rejected": "no", "gold": f"{n}."} for n in range(8)],
-    "rankings": [{"prompt": f"say {n}", "completions": [str(n), "no", "never"], "ranks": [1, 2, 3]} for n in range(8)],
-    "unpaired": [{"prompt": f"say {n}", "completion": str(n), "label": n % 2 == 0} for n in range(8)],
-    "steps": [{"prompt": "count", "completions": ["1", "2", str(n)], "labels": [1, 1, n == 3]} for n in range(8)],
+    "pairs": [
+        {"prompt": f"say {n}", "chosen": str(n), "rejected": "no", "gold": f"{n}."}
+        for n in range(8)
+    ],
+    "rankings": [
+        {"prompt": f"say {n}", "completions": [str(n), "no", "never"], "ranks": [1, 2, 3]}
+        for n in range(8)
+    ],
+    "unpaired": [
+        {"prompt": f"say {n}", "completion": str(n), "label": n % 2 == 0} for n in range(8)
+    ],
+    "steps": [
+        {"prompt": "count", "completions": ["1", "2", str(n)], "labels": [1, 1, n == 3]}
+        for n in range(8)
+    ],
 }
 
 
 def recipe(name: str, folder: Path) -> dict[str, Any]:
     row = TABLE[name]
     if row.samples:
-        few = Practice(steps=2, sequences=16, group_size=ROWS[name].group_size if name in ROWS else 2)
+        few = Practice(
+            steps=2, sequences=16, group_size=ROWS[name].group_size if name in ROWS else 2
+        )
         found = recipe_of(name, few, Path(POLICY), seed=1)
         if "reward_parts" not in row.needs:  # a start that knows nothing must differ in something
             found["rewards"] = [{"use": f"{REWARDED}:{UNLIKE.get(name, 'shuffled')}"}]
     else:
         data = folder / "data.jsonl"
         data.write_text("".join(json.dumps(each) + "\n" for each in FILES[str(row.source)]))
-        found = {"algorithm": name, "model": {"policy": POLICY}, "data": {"train": str(data), "batch_size": 4}}
+        found = {
+            "algorithm": name,
+            "model": {"policy": POLICY},
+            "data": {"train": str(data), "batch_size": 4},
+        }
         found |= {"update": {"learning_rate": 1e-3}, "run": {"steps": 2, "save_every": 2}}
         if row.needs & {"teacher", "teacher_distribution"}:
             found["model"]["teacher"] = "tiny:qwen2"

@@ -10,7 +10,9 @@ from ascent.maths.groups import Groups
 from ascent.maths.segments import Segments
 
 SEGMENTS = Segments.from_lengths([3, 2, 2, 1])
-Q = torch.tensor([1.0, 2.0, float("nan"), 10.0, 20.0, float("nan"), float("nan"), 7.0], dtype=torch.float64)
+Q = torch.tensor(
+    [1.0, 2.0, float("nan"), 10.0, 20.0, float("nan"), float("nan"), 7.0], dtype=torch.float64
+)
 TRAINED = torch.tensor([True, True, False, True, True, False, False, True])
 TOKENS = aggregation.tokens_per_sequence(TRAINED, SEGMENTS, torch.float64)
 GROUPS = Groups.from_ids([0, 1, 1, 0])
@@ -35,17 +37,23 @@ def test_each_mode_by_hand() -> None:
         (1.5 + 15 + 7) / 3
     )  # the empty one is out
     assert value(aggregation.sequence_mean_token_sum(TOKENS)) == pytest.approx((3 + 30 + 7) / 3)
-    assert value(aggregation.sequence_mean_token_scaled(TOKENS, length=8)) == pytest.approx(40 / 8 / 3)
+    assert value(aggregation.sequence_mean_token_scaled(TOKENS, length=8)) == pytest.approx(
+        40 / 8 / 3
+    )
     by_group = aggregation.prompt_mean(TOKENS, GROUPS.broadcast(GROUPS.sum(TOKENS)))
     assert value(by_group) == pytest.approx(((1 + 2 + 7) / 3 + 30 / 2) / 2)
 
 
 def test_the_empty_sequence_counts_where_a_row_asks_for_it() -> None:
-    assert value(aggregation.sequence_mean_token_mean(TOKENS, count_empty=True)) == pytest.approx((1.5 + 15 + 7) / 4)
-    assert value(aggregation.sequence_mean_token_sum(TOKENS, count_empty=True)) == pytest.approx(40 / 4)
-    assert value(aggregation.sequence_mean_token_scaled(TOKENS, length=8, count_empty=True)) == pytest.approx(
-        40 / 8 / 4
+    assert value(aggregation.sequence_mean_token_mean(TOKENS, count_empty=True)) == pytest.approx(
+        (1.5 + 15 + 7) / 4
     )
+    assert value(aggregation.sequence_mean_token_sum(TOKENS, count_empty=True)) == pytest.approx(
+        40 / 4
+    )
+    assert value(
+        aggregation.sequence_mean_token_scaled(TOKENS, length=8, count_empty=True)
+    ) == pytest.approx(40 / 8 / 4)
 
 
 def test_the_mean_of_micro_batch_means_is_a_different_number() -> None:

@@ -38,13 +38,20 @@ def test_clip_cov_drops_its_share_of_the_candidates_by_noise() -> None:
     assert chosen(noise, share=0.1) == [False, True, False, False]
     assert chosen(1 - noise, share=0.1) == [True, False, False, False]
     assert chosen(noise, share=0.5) == [True, True, False, False]
-    assert chosen(noise, share=1.0) == [True, True, False, False]  # never more than there are candidates
+    assert chosen(noise, share=1.0) == [
+        True,
+        True,
+        False,
+        False,
+    ]  # never more than there are candidates
     assert chosen(noise, share=0.5, least=2.0) == [False] * 4  # bounds are strict
 
 
 def test_a_clipped_token_is_no_candidate() -> None:
     log_ratio = torch.tensor([0.5, 0.0, 0.0, 0.0], dtype=torch.float64)
-    found = covariance.candidates(OLD, log_ratio, ADVANTAGES, ALL, low=0.2, high=0.2, least=1.0, most=5.0)
+    found = covariance.candidates(
+        OLD, log_ratio, ADVANTAGES, ALL, low=0.2, high=0.2, least=1.0, most=5.0
+    )
     assert found.tolist() == [False, True, False, False]
 
 
@@ -59,7 +66,9 @@ def test_without_noise_a_hash_of_the_old_log_prob_decides() -> None:
 
 def test_a_log_prob_of_zero_is_dropped_no_sooner_than_another() -> None:
     zero, minus = torch.zeros(1, dtype=torch.float64), torch.full((1,), -0.0, dtype=torch.float64)
-    assert 0.01 < float(covariance.hashed(zero)) < 0.99 and covariance.hashed(minus) == covariance.hashed(zero)
+    assert 0.01 < float(covariance.hashed(zero)) < 0.99 and covariance.hashed(
+        minus
+    ) == covariance.hashed(zero)
     # Two tokens of each of 512 advantages, one at 0 and one below it: which comes first is a coin's toss.
     advantages = torch.linspace(-2, 2, 512, dtype=torch.float64)
     certain, other = (covariance.hashed(zero.expand(512) + old, advantages) for old in (0.0, -0.3))
@@ -69,7 +78,9 @@ def test_a_log_prob_of_zero_is_dropped_no_sooner_than_another() -> None:
 
 def test_of_many_candidates_those_at_zero_are_dropped_in_proportion() -> None:
     rng = torch.Generator().manual_seed(0)
-    old = torch.where(torch.rand(4096, generator=rng) < 0.6, 0.0, -4 * torch.rand(4096, generator=rng)).double()
+    old = torch.where(
+        torch.rand(4096, generator=rng) < 0.6, 0.0, -4 * torch.rand(4096, generator=rng)
+    ).double()
     advantages = torch.randn(4096, generator=rng, dtype=torch.float64)
     every = torch.ones(4096, dtype=torch.bool)
     bounds = {"low": 0.2, "high": 0.2, "least": 0.1, "most": 5.0}
@@ -81,7 +92,11 @@ def test_of_many_candidates_those_at_zero_are_dropped_in_proportion() -> None:
 
 
 def gated_of(name: str, now: torch.Tensor, **numbers: float) -> policy_losses.PolicyLoss:
-    made, level, none = cell(getattr(covariance, name), **numbers), cell(ratios.token), cell(rollout_correction.none)
+    made, level, none = (
+        cell(getattr(covariance, name), **numbers),
+        cell(ratios.token),
+        cell(rollout_correction.none),
+    )
     known = {
         "logprobs_T": now,
         "old_logprobs_T": OLD,
@@ -108,16 +123,23 @@ def test_kl_cov_charges_the_largest_covariances() -> None:
     gated = gated_of("kl_cov", now, share=0.5, beta=0.3)
     assert gated.clip_masks["policy/clip_frac_covariance"].tolist() == [True, True, False, False]
     moved = now - OLD
-    expected = -ADVANTAGES * moved.exp() + 0.3 * moved.abs() * gated.clip_masks["policy/clip_frac_covariance"]
+    expected = (
+        -ADVANTAGES * moved.exp()
+        + 0.3 * moved.abs() * gated.clip_masks["policy/clip_frac_covariance"]
+    )
     torch.testing.assert_close(gated.loss_T, expected)
-    assert torch.autograd.gradcheck(lambda y: gated_of("kl_cov", y, share=0.5, beta=0.3).loss_T, now)
+    assert torch.autograd.gradcheck(
+        lambda y: gated_of("kl_cov", y, share=0.5, beta=0.3).loss_T, now
+    )
 
 
 def test_a_log_ratio_that_is_only_rounding_is_not_charged() -> None:
     """At 0 the gradient of |x| is 0, and beside it 1 or -1: rounding must not choose."""
     for off in (1e-8, 0.0, -1e-8):
         now = (OLD + off).requires_grad_()
-        (grad,) = torch.autograd.grad(gated_of("kl_cov", now, share=1.0, beta=10.0).loss_T.sum(), now)
+        (grad,) = torch.autograd.grad(
+            gated_of("kl_cov", now, share=1.0, beta=10.0).loss_T.sum(), now
+        )
         torch.testing.assert_close(grad, -ADVANTAGES, rtol=1e-6, atol=1e-6)
 
 
@@ -128,7 +150,12 @@ def test_rounding_does_not_decide_which_of_equal_tokens_kl_cov_charges() -> None
         logprobs = OLD + torch.tensor([off, 0.0, 0.0, 0.0])
         found = covariance.most_covariant(logprobs, ADVANTAGES, ALL, noise, share=0.25)
         assert found.tolist() == [False, True, False, False]
-        assert covariance.most_covariant(logprobs, ADVANTAGES, ALL, share=0.25).tolist() == [True, False, False, False]
+        assert covariance.most_covariant(logprobs, ADVANTAGES, ALL, share=0.25).tolist() == [
+            True,
+            False,
+            False,
+            False,
+        ]
 
 
 def test_nothing_trained_chooses_nothing() -> None:

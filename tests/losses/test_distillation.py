@@ -15,9 +15,13 @@ TEACHER = torch.tensor([[0.9, 0.1]], dtype=torch.float64).log()
 ONE = torch.ones(1, dtype=torch.bool)
 
 
-@pytest.mark.parametrize(("beta", "expected"), [(0, 0.368064), (0.1, 0.033603), (0.5, 0.101749), (1, 0.510826)])
+@pytest.mark.parametrize(
+    ("beta", "expected"), [(0, 0.368064), (0.1, 0.033603), (0.5, 0.101749), (1, 0.510826)]
+)
 def test_gkd_between_and_at_both_ends(beta: float, expected: float) -> None:
-    assert float(distillation.gkd(STUDENT, TEACHER, ONE, beta=beta).losses) == pytest.approx(expected, abs=1e-6)
+    assert float(distillation.gkd(STUDENT, TEACHER, ONE, beta=beta).losses) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_kd_is_the_forward_kl_plus_the_teachers_entropy() -> None:
@@ -50,4 +54,6 @@ def test_gradients_and_masks(name: str) -> None:
     assert dy is None and dx[1].tolist() == [0.0] * 4 and bool(dx.isfinite().all())
     clean = student[[0, 2]].clone().requires_grad_()
     both = torch.ones(2, dtype=torch.bool)
-    assert torch.autograd.gradcheck(lambda z: getattr(distillation, name)(z, teacher[[0, 2]], both).losses, clean)
+    assert torch.autograd.gradcheck(
+        lambda z: getattr(distillation, name)(z, teacher[[0, 2]], both).losses, clean
+    )

@@ -19,7 +19,9 @@ ALL = torch.ones(4, dtype=torch.bool)
 def test_golden_numbers_g4() -> None:
     assert kl.k1(NOW, REF, ALL).tolist() == pytest.approx([0.2, -0.5, 0, 0.2])
     assert kl.k2(NOW, REF, ALL).tolist() == pytest.approx([0.02, 0.125, 0, 0.02])
-    assert kl.k3(NOW, REF, ALL).tolist() == pytest.approx([0.018731, 0.148721, 0, 0.018731], abs=1e-6)
+    assert kl.k3(NOW, REF, ALL).tolist() == pytest.approx(
+        [0.018731, 0.148721, 0, 0.018731], abs=1e-6
+    )
 
 
 RNG = torch.Generator().manual_seed(0)
@@ -56,7 +58,9 @@ def test_k1_in_the_loss_has_no_gradient_in_expectation() -> None:
 
 def test_k2_and_straight_through_follow_the_reverse_kl() -> None:
     for estimator in (kl.k2, kl.k3_straight_through, kl.k1_straight_through):
-        torch.testing.assert_close(gradient(lambda logs, e=estimator: e(logs, REF_LOGS, EVERY), LOGITS), REVERSE)
+        torch.testing.assert_close(
+            gradient(lambda logs, e=estimator: e(logs, REF_LOGS, EVERY), LOGITS), REVERSE
+        )
 
 
 def test_k3_follows_the_forward_kl() -> None:
@@ -106,7 +110,9 @@ def test_a_cap_holds_the_value_and_ends_the_gradient_only_where_a_row_asks_for_i
     ref, both = torch.tensor([-1.0, -1.5], dtype=torch.float64), torch.tensor([True, True])
     value = kl.k3(now, ref, both, cap=10.0)
     assert value.tolist() == pytest.approx([10, 0.148721], abs=1e-6)
-    assert torch.autograd.grad(value.sum(), now)[0].tolist() == pytest.approx([0, 1 - 1.648721], abs=1e-6)
+    assert torch.autograd.grad(value.sum(), now)[0].tolist() == pytest.approx(
+        [0, 1 - 1.648721], abs=1e-6
+    )
     straight = kl.k3_straight_through(now, ref, both, cap=10.0)
     assert straight.tolist() == pytest.approx([10, 0.148721], abs=1e-6)
     assert torch.autograd.grad(straight.sum(), now)[0].tolist() == pytest.approx([-7, -0.5])
@@ -127,7 +133,9 @@ def test_the_mismatch_weight_makes_the_value_that_of_the_trainers_own_samples() 
     assert float(value) == pytest.approx(float(exact_kl(LOGITS[None], REF_LOGITS[None])))
     assert not value.requires_grad
     keep = torch.tensor([True, False, True, True])
-    found = kl.weighted_k3(NOW, REF, torch.tensor([2.0, float("nan"), 1, 0], dtype=torch.float64), keep)
+    found = kl.weighted_k3(
+        NOW, REF, torch.tensor([2.0, float("nan"), 1, 0], dtype=torch.float64), keep
+    )
     assert found.tolist() == pytest.approx([2 * 0.018731, 0, 0, 0], abs=1e-6)
 
 

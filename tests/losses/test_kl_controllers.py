@@ -13,7 +13,9 @@ def test_golden_numbers_g13() -> None:
 
 
 def test_a_negative_measured_kl_counts_as_far_below_target() -> None:
-    assert kl_controllers.ziegler_sequence(0.2, -1.0, 64) == pytest.approx(0.2 * (1 - 0.2 * 64 / 10_000))
+    assert kl_controllers.ziegler_sequence(0.2, -1.0, 64) == pytest.approx(
+        0.2 * (1 - 0.2 * 64 / 10_000)
+    )
 
 
 def test_the_unit_is_in_the_name() -> None:

@@ -26,7 +26,9 @@ def test_worked_rows() -> None:
     assert apo.losses.tolist() == pytest.approx([0.475021, 0.450166], abs=1e-6)
     memory = torch.tensor([0.2, 5.0], dtype=torch.float64)
     bco = p.bco(LOGPROBS, REFERENCE, LENGTHS, GOOD, memory)  # rewards .1 and -.2, shift .2
-    assert bco.losses.tolist() == pytest.approx([math.log1p(math.exp(0.1)), math.log1p(math.exp(-0.4))])
+    assert bco.losses.tolist() == pytest.approx(
+        [math.log1p(math.exp(0.1)), math.log1p(math.exp(-0.4))]
+    )
 
 
 def rewards(*values: float, memory: torch.Tensor | None = None) -> torch.Tensor:
@@ -47,12 +49,20 @@ def test_an_empty_response_enters_neither_the_mean_nor_the_loss() -> None:
     x, lengths = torch.tensor([0.4, 9.0], dtype=torch.float64), torch.tensor([1, 0])
     memory = p.rewards_so_far(x, torch.zeros_like(x), lengths, beta=1.0)
     assert memory.tolist() == pytest.approx([0.4, 1])
-    assert float(summed(p.bco(x, torch.zeros_like(x), lengths, GOOD, memory, beta=1.0)).denominator) == 1
+    assert (
+        float(summed(p.bco(x, torch.zeros_like(x), lengths, GOOD, memory, beta=1.0)).denominator)
+        == 1
+    )
 
 
 def test_the_statistic_of_bco_shares_its_beta() -> None:
     made = cell(p.bco, beta=0.5)
-    known = {"logprobs_B": LOGPROBS, "ref_logprobs_B": REFERENCE, "lengths_B": LENGTHS, "desirable_B": GOOD}
+    known = {
+        "logprobs_B": LOGPROBS,
+        "ref_logprobs_B": REFERENCE,
+        "lengths_B": LENGTHS,
+        "desirable_B": GOOD,
+    }
     found = step_statistics(known, [made])["reward_memory"]
     assert found.tolist() == pytest.approx([0.5 * (1 - 2) / 2, 2])
     again = step_statistics({**known, "reward_memory": found}, [made])["reward_memory"]
@@ -60,7 +70,10 @@ def test_the_statistic_of_bco_shares_its_beta() -> None:
 
 
 def test_kto_reference_point_is_never_negative_and_carries_no_gradient() -> None:
-    desirable, score = torch.tensor([True, False]), torch.tensor(-5.0, dtype=torch.float64, requires_grad=True)
+    desirable, score = (
+        torch.tensor([True, False]),
+        torch.tensor(-5.0, dtype=torch.float64, requires_grad=True),
+    )
     below = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, score)
     zero = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0))
     torch.testing.assert_close(below.losses, zero.losses)
@@ -71,9 +84,9 @@ def test_kto_statistic_adds_over_pieces() -> None:
     now, ref = torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, -2.0, -4.0])
     trained = torch.tensor([True, True, True])
     whole = mismatched_score(now, ref, trained, Segments.from_lengths([2, 1]))
-    parts = mismatched_score(now[:2], ref[:2], trained[:2], Segments.from_lengths([2])) + mismatched_score(
-        now[2:], ref[2:], trained[2:], Segments.from_lengths([1])
-    )
+    parts = mismatched_score(
+        now[:2], ref[:2], trained[:2], Segments.from_lengths([2])
+    ) + mismatched_score(now[2:], ref[2:], trained[2:], Segments.from_lengths([1]))
     torch.testing.assert_close(whole, parts)
     assert whole.tolist() == pytest.approx([1.5, 2.0])
 
@@ -81,14 +94,18 @@ def test_kto_statistic_adds_over_pieces() -> None:
 def test_kto_weights_the_classes() -> None:
     desirable = torch.tensor([True, False])
     plain = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0))
-    heavy = p.kto(LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0), undesirable_weight=3.0)
+    heavy = p.kto(
+        LOGPROBS, REFERENCE, LENGTHS, desirable, torch.tensor(0.0), undesirable_weight=3.0
+    )
     assert (heavy.losses / plain.losses).tolist() == pytest.approx([1.0, 3.0])
 
 
 LOSSES = {
     "kto": lambda x: p.kto(x, REFERENCE, LENGTHS, GOOD, torch.tensor(0.3)),
     "apo_zero_unpaired": lambda x: p.apo_zero_unpaired(x, REFERENCE, LENGTHS, GOOD),
-    "bco": lambda x: p.bco(x, REFERENCE, LENGTHS, GOOD, torch.tensor([0.2, 3.0], dtype=torch.float64)),
+    "bco": lambda x: p.bco(
+        x, REFERENCE, LENGTHS, GOOD, torch.tensor([0.2, 3.0], dtype=torch.float64)
+    ),
 }
 
 

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from ascent.algorithms.row import PAIR_LOSSES
 from ascent.cells import cell
-from ascent.losses import length_desensitized, optimal_transport, preferences, supervised, token_weights
+from ascent.losses import (
+    length_desensitized,
+    optimal_transport,
+    preferences,
+    supervised,
+    token_weights,
+)
 from ascent.losses.loss import ItemLosses, summed
 from ascent.losses.objective import file_terms, step_statistics, with_sums
 from ascent.maths.segments import Segments
@@ -25,11 +31,18 @@ LOSSES = (*PAIR_LOSSES, optimal_transport.aot, optimal_transport.aot_unpaired)
 
 
 def known(logprobs: Tensor = LOGPROBS) -> dict[str, Any]:
-    found = {"logprobs_T": logprobs, "ref_logprobs_T": REFERENCE, "loss_mask_T": TRAINED, "segments": SEGMENTS}
+    found = {
+        "logprobs_T": logprobs,
+        "ref_logprobs_T": REFERENCE,
+        "loss_mask_T": TRAINED,
+        "segments": SEGMENTS,
+    }
     return {**found, "chosen_P": PAIR[0], "rejected_P": PAIR[1]}
 
 
-def of(tail: float, logprobs: Tensor = LOGPROBS, loss: Callable[..., ItemLosses] = preferences.dpo) -> Tensor:
+def of(
+    tail: float, logprobs: Tensor = LOGPROBS, loss: Callable[..., ItemLosses] = preferences.dpo
+) -> Tensor:
     """The loss of the one pair, its statistics first, as in training."""
     made, tails = cell(loss), cell(length_desensitized.length_desensitized, tail=tail)
     everything = known(logprobs)
@@ -45,11 +58,23 @@ def test_tokens_beyond_the_shared_length() -> None:
     assert sums["logprobs_B"].tolist() == pytest.approx([-1 - 0.5 * 5, -1.5, -2])
     assert sums["ref_logprobs_B"].tolist() == pytest.approx([-2 - 0.5 * 7.5, -1, -4])
     assert sums["lengths_B"].tolist() == [3, 1, 2]  # they stay whole
-    assert length_desensitized.trained_ranks(TRAINED, SEGMENTS).tolist() == [0, 1, 2, 2, 3, 1, 1, 1, 2]
+    assert length_desensitized.trained_ranks(TRAINED, SEGMENTS).tolist() == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        1,
+        1,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda each: each.__name__)
-def test_tail_one_is_the_loss_itself_tail_zero_truncates_and_a_half_is_between(loss: Callable[..., ItemLosses]) -> None:
+def test_tail_one_is_the_loss_itself_tail_zero_truncates_and_a_half_is_between(
+    loss: Callable[..., ItemLosses],
+) -> None:
     """By hand: sums of (-6, -1.5) and (-9.5, -1) as they are, (-1, -1.5) and (-2, -1) cut, (-3.5, -1.5) and
     (-5.75, -1) in the middle; lengths 3 and 1 in all of them."""
     for tail, own, theirs in ((1.0, -6.0, -9.5), (0.0, -1.0, -2.0), (0.5, -3.5, -5.75)):
@@ -80,9 +105,17 @@ def test_finite_differences() -> None:
 def test_what_reads_tokens_stays_as_it_is() -> None:
     """WPO's weight and the NLL beside a loss of pairs see whole answers; a second loss of pairs sees the tail."""
     everything = {**known(), "log_collision_T": -torch.ones(9, dtype=torch.float64)}
-    tails, wpo = cell(length_desensitized.length_desensitized, tail=0.0), cell(token_weights.own_likelihood)
-    parts: dict[str, Any] = {"loss": cell(preferences.dpo), "extra_losses": (cell(supervised.chosen_nll),)}
-    plain, cut = (file_terms(everything, token_weights=each, **parts) for each in ((wpo,), (wpo, tails)))
+    tails, wpo = (
+        cell(length_desensitized.length_desensitized, tail=0.0),
+        cell(token_weights.own_likelihood),
+    )
+    parts: dict[str, Any] = {
+        "loss": cell(preferences.dpo),
+        "extra_losses": (cell(supervised.chosen_nll),),
+    }
+    plain, cut = (
+        file_terms(everything, token_weights=each, **parts) for each in ((wpo,), (wpo, tails))
+    )
     assert float(cut["chosen_nll"].numerator) == float(plain["chosen_nll"].numerator) == 6.0
     weight = float(plain["dpo"].numerator) / float(of(1.0))
     assert float(cut["dpo"].numerator) == pytest.approx(weight * float(of(0.0)))

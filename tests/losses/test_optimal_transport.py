@@ -15,13 +15,18 @@ from ascent.losses.objective import step_statistics
 CHOSEN, REJECTED = torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])
 
 
-def known_of(logprobs: Tensor, reference: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
+def known_of(
+    logprobs: Tensor, reference: Tensor, lengths: Tensor | None = None
+) -> dict[str, Tensor]:
     lengths = torch.ones(logprobs.numel(), dtype=torch.int64) if lengths is None else lengths
     pairs = logprobs.numel() // 2
     return {
-        "logprobs_B": logprobs, "ref_logprobs_B": reference, "lengths_B": lengths,
-        "chosen_P": CHOSEN[:pairs], "rejected_P": REJECTED[:pairs],
-    }  # fmt: skip
+        "logprobs_B": logprobs,
+        "ref_logprobs_B": reference,
+        "lengths_B": lengths,
+        "chosen_P": CHOSEN[:pairs],
+        "rejected_P": REJECTED[:pairs],
+    }
 
 
 def loss_of(name: str, known: dict[str, Tensor], **numbers: float) -> Tensor:

@@ -11,13 +11,30 @@ from ascent.losses import pointwise as p
 from ascent.losses.loss import summed
 
 LOGPROBS = torch.tensor([-10.0, -14.0], dtype=torch.float64)
-PAIR = (torch.tensor([-11.0, -12.0], dtype=torch.float64), torch.tensor([5, 8]), torch.tensor([0]), torch.tensor([1]))
-LOSSES = {"nca": p.nca, "bco_pair": p.bco_pair, "sppo": p.sppo, "apo_zero": p.apo_zero, "apo_down": p.apo_down}
+PAIR = (
+    torch.tensor([-11.0, -12.0], dtype=torch.float64),
+    torch.tensor([5, 8]),
+    torch.tensor([0]),
+    torch.tensor([1]),
+)
+LOSSES = {
+    "nca": p.nca,
+    "bco_pair": p.bco_pair,
+    "sppo": p.sppo,
+    "apo_zero": p.apo_zero,
+    "apo_down": p.apo_down,
+}
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("nca", 1.315664), ("bco_pair", 1.242536), ("sppo", 25.0), ("apo_zero", 0.925187), ("apo_down", 0.950537)],
+    [
+        ("nca", 1.315664),
+        ("bco_pair", 1.242536),
+        ("sppo", 25.0),
+        ("apo_zero", 0.925187),
+        ("apo_down", 0.950537),
+    ],
 )
 def test_worked_pair(name: str, expected: float) -> None:
     assert float(LOSSES[name](LOGPROBS, *PAIR).losses) == pytest.approx(expected, abs=1e-6)

@@ -39,7 +39,9 @@ def test_golden_numbers_g5() -> None:
     x = log_ratio.clone().requires_grad_()
     objective = -policy_losses.dual_clip(x, torch.full_like(x, -2.0), ALL, cap=3.0).loss_T
     assert objective.tolist() == pytest.approx([-1.6, -1.8, -2.2, -3, -6])
-    assert torch.autograd.grad(objective.sum(), x)[0].tolist() == pytest.approx([0, -1.8, -2.2, -3, 0])
+    assert torch.autograd.grad(objective.sum(), x)[0].tolist() == pytest.approx(
+        [0, -1.8, -2.2, -3, 0]
+    )
 
 
 def test_the_example_people_learn_from() -> None:
@@ -53,26 +55,40 @@ def test_the_exact_boundary_takes_the_unclipped_branch() -> None:
     x = torch.tensor([1.5, 0.5], dtype=torch.float64).log().requires_grad_()
     held = x.exp()
     high, low = float(held[0].detach()) - 1, 1 - float(held[1].detach())
-    gated = policy_losses.clip(x, torch.tensor([1.0, -1.0], dtype=torch.float64), ALL[:2], low=low, high=high)
+    gated = policy_losses.clip(
+        x, torch.tensor([1.0, -1.0], dtype=torch.float64), ALL[:2], low=low, high=high
+    )
     assert torch.autograd.grad(-gated.loss_T.sum(), x)[0].tolist() == pytest.approx([1.5, -0.5])
 
 
 def test_golden_numbers_g7_losses_and_aggregations() -> None:
     token = ratios.token(NOW, OLD, ALL)
     clipped = policy_losses.clip(token, A, ALL)
-    assert clipped.loss_T.tolist() == pytest.approx([-1.2, -0.740818, -1.105171, 1.648721, 0.904837], abs=1e-6)
+    assert clipped.loss_T.tolist() == pytest.approx(
+        [-1.2, -0.740818, -1.105171, 1.648721, 0.904837], abs=1e-6
+    )
     assert reduced(clipped) == pytest.approx(-0.098486, abs=1e-6)
-    assert reduced(clipped, aggregation.sequence_mean_token_mean) == pytest.approx(0.130725, abs=1e-6)
-    assert reduced(clipped, aggregation.sequence_mean_token_sum) == pytest.approx(-0.246215, abs=1e-6)
-    assert reduced(clipped, aggregation.sequence_mean_token_scaled, length=8) == pytest.approx(-0.030777, abs=1e-6)
+    assert reduced(clipped, aggregation.sequence_mean_token_mean) == pytest.approx(
+        0.130725, abs=1e-6
+    )
+    assert reduced(clipped, aggregation.sequence_mean_token_sum) == pytest.approx(
+        -0.246215, abs=1e-6
+    )
+    assert reduced(clipped, aggregation.sequence_mean_token_scaled, length=8) == pytest.approx(
+        -0.030777, abs=1e-6
+    )
     sequence = ratios.sequence_geometric(NOW, OLD, ALL, SEGMENTS)
     per_sequence = aggregation.sequence_mean_token_mean
-    assert reduced(policy_losses.clip(sequence, A, ALL, low=3e-4, high=4e-4), per_sequence) == pytest.approx(
+    assert reduced(
+        policy_losses.clip(sequence, A, ALL, low=3e-4, high=4e-4), per_sequence
+    ) == pytest.approx(0.110701, abs=1e-6)
+    assert reduced(policy_losses.gmpo(token, A, ALL, SEGMENTS), per_sequence) == pytest.approx(
         0.110701, abs=1e-6
     )
-    assert reduced(policy_losses.gmpo(token, A, ALL, SEGMENTS), per_sequence) == pytest.approx(0.110701, abs=1e-6)
     assert reduced(policy_losses.cispo(NOW, token, A, ALL)) == pytest.approx(-0.287680, abs=1e-6)
-    assert reduced(policy_losses.sapo(token, A, ALL), per_sequence) == pytest.approx(0.073492, abs=1e-6)
+    assert reduced(policy_losses.sapo(token, A, ALL), per_sequence) == pytest.approx(
+        0.073492, abs=1e-6
+    )
 
 
 def phi_of(name: str, ratio: float, advantage: float) -> float:
@@ -107,7 +123,9 @@ def test_dppo_bounds_the_probability_and_not_the_ratio(name: str) -> None:
     keep, now = torch.ones(12, dtype=torch.bool), after.log().requires_grad_()
     radius = 0.1 if name == "dppo_tv" else 0.05
     token = ratios.token(now, then.log(), keep)
-    gated = getattr(policy_losses, name)(now, then.log(), token, advantage, keep, low=radius, high=radius, cap=3.0)
+    gated = getattr(policy_losses, name)(
+        now, then.log(), token, advantage, keep, low=radius, high=radius, cap=3.0
+    )
     (grad,) = torch.autograd.grad(gated.loss_T.sum(), now)
     rows = zip(then.tolist(), after.tolist(), advantage.tolist(), strict=True)
     expected = [-proximal_phi(name, *row) * row[2] for row in rows]
@@ -137,26 +155,36 @@ def test_dro_is_a_policy_gradient_on_a_leash() -> None:
 
 GATES = {
     "plain": lambda now, x, a: policy_losses.plain(now, a, torch.ones_like(a, dtype=torch.bool)),
-    "surrogate": lambda now, x, a: policy_losses.surrogate(x, a, torch.ones_like(a, dtype=torch.bool)),
-    "clip": lambda now, x, a: policy_losses.clip(x, a, torch.ones_like(a, dtype=torch.bool), low=0.2, high=0.3),
+    "surrogate": lambda now, x, a: policy_losses.surrogate(
+        x, a, torch.ones_like(a, dtype=torch.bool)
+    ),
+    "clip": lambda now, x, a: policy_losses.clip(
+        x, a, torch.ones_like(a, dtype=torch.bool), low=0.2, high=0.3
+    ),
     "dual_clip": lambda now, x, a: policy_losses.dual_clip(
         x, a, torch.ones_like(a, dtype=torch.bool), low=0.2, high=0.3, cap=2.0
     ),
-    "cispo": lambda now, x, a: policy_losses.cispo(now, x, a, torch.ones_like(a, dtype=torch.bool), floor=0.5, cap=1.5),
+    "cispo": lambda now, x, a: policy_losses.cispo(
+        now, x, a, torch.ones_like(a, dtype=torch.bool), floor=0.5, cap=1.5
+    ),
     "sapo": lambda now, x, a: policy_losses.sapo(x, a, torch.ones_like(a, dtype=torch.bool)),
 }
 
 
 @pytest.mark.parametrize("name", GATES)
 def test_autograd_equals_the_phi_table(name: str) -> None:
-    ratio = torch.tensor([0.3, 0.75, 0.9, 1.0, 1.2, 1.4, 1.9, 2.5, 6.0], dtype=torch.float64).repeat(2)
+    ratio = torch.tensor(
+        [0.3, 0.75, 0.9, 1.0, 1.2, 1.4, 1.9, 2.5, 6.0], dtype=torch.float64
+    ).repeat(2)
     advantage = torch.cat([torch.full((9,), 0.7), torch.full((9,), -1.3)]).double()
     old = torch.linspace(-3, -0.5, 18, dtype=torch.float64)
     now = (old + ratio.log()).requires_grad_()
     keep = torch.ones(18, dtype=torch.bool)
     loss = GATES[name](now, ratios.token(now, old, keep), advantage).loss_T.sum()
     (grad,) = torch.autograd.grad(loss, now)
-    expected = [-phi_of(name, float(r), float(a)) * float(a) for r, a in zip(ratio, advantage, strict=True)]
+    expected = [
+        -phi_of(name, float(r), float(a)) * float(a) for r, a in zip(ratio, advantage, strict=True)
+    ]
     assert grad.tolist() == pytest.approx(expected, abs=1e-12)
 
 
@@ -172,7 +200,9 @@ def test_gmpo_gradient_is_the_geometric_ratio_over_length_or_zero_where_clipped(
     assert gated.clip_masks["policy/clip_frac_low"].tolist() == [False, False, False, False, True]
 
 
-@pytest.mark.parametrize("name", ["plain", "surrogate", "clip", "dual_clip", "sapo", "gmpo", "gspo", "rloo_product"])
+@pytest.mark.parametrize(
+    "name", ["plain", "surrogate", "clip", "dual_clip", "sapo", "gmpo", "gspo", "rloo_product"]
+)
 def test_gradients_by_finite_differences(name: str) -> None:
     """Where nothing is detached by definition (CISPO, GSPO-token), autograd must be the derivative of the value."""
 
@@ -185,7 +215,9 @@ def test_gradients_by_finite_differences(name: str) -> None:
                 ratios.sequence_geometric(now, OLD, ALL, SEGMENTS), A, ALL, low=0.1, high=0.1
             ).loss_T
         if name == "rloo_product":
-            return policy_losses.surrogate(ratios.sequence_product(now, OLD, ALL, SEGMENTS), A, ALL).loss_T
+            return policy_losses.surrogate(
+                ratios.sequence_product(now, OLD, ALL, SEGMENTS), A, ALL
+            ).loss_T
         return GATES[name](now, token, A).loss_T
 
     assert torch.autograd.gradcheck(loss, NOW.clone().requires_grad_())
@@ -218,15 +250,23 @@ def test_advantages_never_carry_a_gradient_and_nan_outside_the_mask_stays_there(
     keep = torch.tensor([True, True, False, True, True])
     for name in GATES:
         a = torch.tensor([1.0, 1, float("nan"), -1, -1], dtype=torch.float64, requires_grad=True)
-        now = torch.tensor([-0.8, -1.3, float("nan"), -1.5, -2.1], dtype=torch.float64, requires_grad=True)
+        now = torch.tensor(
+            [-0.8, -1.3, float("nan"), -1.5, -2.1], dtype=torch.float64, requires_grad=True
+        )
         token = ratios.token(now, OLD, keep)
         gated = {
             "plain": lambda now=now, a=a: policy_losses.plain(now, a, keep),
             "cispo": lambda now=now, token=token, a=a: policy_losses.cispo(now, token, a, keep),
-        }.get(name, lambda token=token, a=a, name=name: getattr(policy_losses, name)(token, a, keep))()
+        }.get(
+            name, lambda token=token, a=a, name=name: getattr(policy_losses, name)(token, a, keep)
+        )()
         found = torch.autograd.grad(gated.loss_T.sum(), [now, a], allow_unused=True)
         assert found[1] is None, name
-        assert found[0] is not None and bool(torch.isfinite(found[0]).all()) and float(found[0][2]) == 0, name
+        assert (
+            found[0] is not None
+            and bool(torch.isfinite(found[0]).all())
+            and float(found[0][2]) == 0
+        ), name
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def test_golden_numbers_g9() -> None:
     assert value(p.hinge(*referenced)) == pytest.approx(0.7)
     assert value(p.ipo_sum(*referenced)) == pytest.approx(4.0)
     assert value(p.ipo_mean(*referenced)) == pytest.approx(20.7025)
-    assert value(p.simpo(LOGPROBS, LENGTHS, W, L, beta=2.5, margin=1.375)) == pytest.approx(2.126928, abs=1e-6)
+    assert value(p.simpo(LOGPROBS, LENGTHS, W, L, beta=2.5, margin=1.375)) == pytest.approx(
+        2.126928, abs=1e-6
+    )
     odds = value(p.odds_ratio(LOGPROBS, LENGTHS, W, L))
     assert odds == pytest.approx(math.log1p(math.exp(0.295473)), abs=1e-6)
     assert 0.1 * odds == pytest.approx(0.085176, abs=1e-6)
@@ -50,11 +52,15 @@ def test_reference_free_is_dpo_with_a_uniform_reference() -> None:
         ("reference_free_ipo", "ipo_mean", 27.5625, [2 * -5.25 / 5, 2 * 5.25 / 8]),
     ],
 )
-def test_the_other_losses_without_a_reference(name: str, referenced: str, loss: float, slopes: list[float]) -> None:
+def test_the_other_losses_without_a_reference(
+    name: str, referenced: str, loss: float, slopes: list[float]
+) -> None:
     """By hand: sums 4 apart, 1 - .1 * 4; means -2 and -1.75, so (-.25 - 5)^2. A reference of 0 says as much."""
     x = LOGPROBS.clone().requires_grad_()
     each = getattr(p, name)(x, LENGTHS, W, L, beta=0.1)
-    zero = getattr(p, referenced)(LOGPROBS, torch.zeros(2, dtype=torch.float64), LENGTHS, W, L, beta=0.1)
+    zero = getattr(p, referenced)(
+        LOGPROBS, torch.zeros(2, dtype=torch.float64), LENGTHS, W, L, beta=0.1
+    )
     assert each.losses.tolist() == pytest.approx([loss]) == zero.losses.tolist()
     assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx(slopes)
     assert {key: tally.value() for key, tally in each.metrics.items()} == pytest.approx(
@@ -66,23 +72,32 @@ def test_the_reference_free_hinge_is_silent_beyond_its_margin() -> None:
     """Sums 4 apart: past 1 / beta from beta .25 on, where neither the loss nor its gradient is left."""
     x = LOGPROBS.clone().requires_grad_()
     each = p.reference_free_hinge(x, LENGTHS, W, L, beta=0.3)
-    assert each.losses.tolist() == [0] and torch.autograd.grad(each.losses.sum(), x)[0].tolist() == [0, 0]
+    assert each.losses.tolist() == [0] and torch.autograd.grad(each.losses.sum(), x)[
+        0
+    ].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("row", ["cpo", "tpo"])
 @pytest.mark.parametrize("use", ["reference_free_hinge", "reference_free_ipo"])
-def test_a_recipe_puts_them_into_cpo_and_tpo_and_no_reference_is_asked_for(row: str, use: str) -> None:
+def test_a_recipe_puts_them_into_cpo_and_tpo_and_no_reference_is_asked_for(
+    row: str, use: str
+) -> None:
     made = with_cells(TABLE[row], Cells.model_validate({"loss": {"use": use, "beta": 0.02}}))
     assert made.loss is not None and made.loss.name == use and made.loss.numbers["beta"] == 0.02
     assert made.needs == TABLE[row].needs and made.inputs == TABLE[row].inputs
-    assert "reference" in with_cells(TABLE[row], Cells.model_validate({"loss": {"use": "hinge"}})).needs
+    assert (
+        "reference"
+        in with_cells(TABLE[row], Cells.model_validate({"loss": {"use": "hinge"}})).needs
+    )
 
 
 def test_worked_pair_of_the_other_margin_losses() -> None:
     referenced = (LOGPROBS, REFERENCE, LENGTHS, W, L)
     assert value(p.dpo_mean(*referenced)) == pytest.approx(0.670900, abs=1e-6)
     assert value(p.robust(*referenced, label_smoothing=0.1)) == pytest.approx(0.516855, abs=1e-6)
-    assert value(p.robust(*referenced, label_smoothing=0.0)) == pytest.approx(value(p.dpo(*referenced)))
+    assert value(p.robust(*referenced, label_smoothing=0.0)) == pytest.approx(
+        value(p.dpo(*referenced))
+    )
     assert value(p.exo(*referenced, label_smoothing=1e-3)) == pytest.approx(2.258199, abs=1e-6)
     assert value(p.exo(*referenced, label_smoothing=0.1)) == pytest.approx(0.358383, abs=1e-6)
     assert value(p.discopop(*referenced)) == pytest.approx(0.740357, abs=1e-6)
@@ -90,24 +105,37 @@ def test_worked_pair_of_the_other_margin_losses() -> None:
 
 def test_robust_is_unbiased_when_that_share_of_labels_is_flipped() -> None:
     """Expected over flips it is DPO's loss on the true label: the point of its construction."""
-    e, right, wrong = 0.2, (LOGPROBS, REFERENCE, LENGTHS, W, L), (LOGPROBS, REFERENCE, LENGTHS, L, W)
-    mixed = (1 - e) * value(p.robust(*right, label_smoothing=e)) + e * value(p.robust(*wrong, label_smoothing=e))
+    e, right, wrong = (
+        0.2,
+        (LOGPROBS, REFERENCE, LENGTHS, W, L),
+        (LOGPROBS, REFERENCE, LENGTHS, L, W),
+    )
+    mixed = (1 - e) * value(p.robust(*right, label_smoothing=e)) + e * value(
+        p.robust(*wrong, label_smoothing=e)
+    )
     assert mixed == pytest.approx(value(p.dpo(*right)))
 
 
 def test_exo_is_a_kl_and_zero_where_the_model_agrees_with_the_labels() -> None:
     e = 0.2
     agreed = torch.tensor([-11 + math.log((1 - e) / e) / 0.1, -12.0], dtype=torch.float64)
-    assert value(p.exo(agreed, REFERENCE, LENGTHS, W, L, label_smoothing=e)) == pytest.approx(0, abs=1e-12)
+    assert value(p.exo(agreed, REFERENCE, LENGTHS, W, L, label_smoothing=e)) == pytest.approx(
+        0, abs=1e-12
+    )
     with pytest.raises(ValueError, match=r"label_smoothing=0.*above 0"):
         p.exo(LOGPROBS, REFERENCE, LENGTHS, W, L, label_smoothing=0.0)
 
 
 @pytest.mark.parametrize(
     ("divergence", "alpha", "expected"),
-    [("reverse_kl", 0.5, 0.554355), ("forward_kl", 0.5, 0.402484), ("jensen_shannon", 0.5, 0.606570),
-     ("alpha", 0.5, 0.504106), ("alpha", 1.0, 0.554355)],
-)  # fmt: skip
+    [
+        ("reverse_kl", 0.5, 0.554355),
+        ("forward_kl", 0.5, 0.402484),
+        ("jensen_shannon", 0.5, 0.606570),
+        ("alpha", 0.5, 0.504106),
+        ("alpha", 1.0, 0.554355),
+    ],
+)
 def test_f_divergences_on_the_worked_pair(divergence: str, alpha: float, expected: float) -> None:
     each = p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence=divergence, alpha=alpha)
     assert value(each) == pytest.approx(expected, abs=1e-6)
@@ -122,7 +150,9 @@ def test_phi_has_the_slope_of_the_reverse_kl_at_the_reference() -> None:
         name: float(torch.autograd.grad(p.phi(u, name, 0.5), u)[0])
         for name in ("reverse_kl", "forward_kl", "jensen_shannon", "alpha")
     }
-    assert slopes == pytest.approx({"reverse_kl": 1, "forward_kl": 1, "jensen_shannon": 0.5, "alpha": 1})
+    assert slopes == pytest.approx(
+        {"reverse_kl": 1, "forward_kl": 1, "jensen_shannon": 0.5, "alpha": 1}
+    )
 
 
 def test_discopop_starts_the_wrong_way() -> None:
@@ -130,14 +160,23 @@ def test_discopop_starts_the_wrong_way() -> None:
     for tau, slope in ((0.05, 0.784264), (0.2, -0.366434)):
         x = torch.tensor([-11.0, -12.0], dtype=torch.float64, requires_grad=True)
         each = p.discopop(x, REFERENCE, LENGTHS, W, L, beta=1.0, tau=tau)
-        assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx([slope, -slope], abs=1e-6)
+        assert torch.autograd.grad(each.losses.sum(), x)[0].tolist() == pytest.approx(
+            [slope, -slope], abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.1, 3.0])
 def test_discopop_pushes_the_wrong_way_within_a_band_that_beta_narrows(beta: float) -> None:
     """Its slope changes sign at z / tau = -2.3714 and 1.4401 (for tau .05), so at h = those times tau / beta: 3.8 nats
     apart at beta .05, .064 at beta 3."""
-    for place, wrong in ((-2.372, False), (-2.371, True), (0.0, True), (1.440, True), (1.441, False), (20.0, False)):
+    for place, wrong in (
+        (-2.372, False),
+        (-2.371, True),
+        (0.0, True),
+        (1.440, True),
+        (1.441, False),
+        (20.0, False),
+    ):
         h = place * 0.05 / beta
         x = torch.tensor([-11.0 + h, -12.0], dtype=torch.float64, requires_grad=True)
         each = p.discopop(x, REFERENCE, LENGTHS, W, L, beta=beta, tau=0.05)
@@ -164,7 +203,9 @@ def test_forward_kl_stays_finite_in_float32(name: str, u: tuple[float, float]) -
 
 
 def test_an_unknown_divergence_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match=r"divergence='kl', but it must be one of reverse_kl, forward_kl"):
+    with pytest.raises(
+        ValueError, match=r"divergence='kl', but it must be one of reverse_kl, forward_kl"
+    ):
         p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L, divergence="kl")
 
 
@@ -236,10 +277,14 @@ def test_metrics() -> None:
     metrics = p.dpo(LOGPROBS, REFERENCE, LENGTHS, W, L).metrics
     assert {name: tally.value() for name, tally in metrics.items()} == pytest.approx(
         {
-            "preference/accuracy": 1, "preference/margin": 0.3, "preference/reward_chosen": 0.1,
-            "preference/reward_rejected": -0.2, "preference/logprobs_chosen": -10, "preference/logprobs_rejected": -14,
+            "preference/accuracy": 1,
+            "preference/margin": 0.3,
+            "preference/reward_chosen": 0.1,
+            "preference/reward_rejected": -0.2,
+            "preference/logprobs_chosen": -10,
+            "preference/logprobs_rejected": -14,
         }
-    )  # fmt: skip
+    )
 
 
 def test_bad_numbers_are_refused() -> None:

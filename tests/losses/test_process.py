@@ -27,7 +27,9 @@ def test_soft_labels_by_hand() -> None:
     assert float(each.losses[0]) == pytest.approx(0.626928, abs=1e-6)
     assert float(summed(each).denominator) == 2
     assert each.metrics["steps/accuracy"].value() == 1.0
-    with pytest.raises(ValueError, match="3 classes; soft labels are the probability of the first of two"):
+    with pytest.raises(
+        ValueError, match="3 classes; soft labels are the probability of the first of two"
+    ):
         process.prm_soft(torch.zeros(4, 3), torch.zeros(4), ENDS)
 
 
@@ -39,9 +41,16 @@ def test_soft_labels_of_one_and_zero_are_hard_ones() -> None:
 
 def test_gradients() -> None:
     x = LOGITS.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(summed(process.prm_hard(x, torch.tensor([0, 1, 0, 1]), ENDS)).numerator, x)
+    (grad,) = torch.autograd.grad(
+        summed(process.prm_hard(x, torch.tensor([0, 1, 0, 1]), ENDS)).numerator, x
+    )
     assert grad[1].tolist() == [0.0, 0.0] and bool(grad.isfinite().all())
-    clean, ends = torch.randn(3, 2, dtype=torch.float64, requires_grad=True), torch.ones(3, dtype=torch.bool)
+    clean, ends = (
+        torch.randn(3, 2, dtype=torch.float64, requires_grad=True),
+        torch.ones(3, dtype=torch.bool),
+    )
     labels = torch.tensor([0.2, 0.9, 0.5], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda y: process.prm_soft(y, labels, ends).losses, clean)
-    assert torch.autograd.gradcheck(lambda y: process.prm_hard(y, torch.tensor([0, 1, 1]), ends).losses, clean)
+    assert torch.autograd.gradcheck(
+        lambda y: process.prm_hard(y, torch.tensor([0, 1, 1]), ends).losses, clean
+    )

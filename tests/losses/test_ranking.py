@@ -16,10 +16,15 @@ W, L = torch.tensor([0]), torch.tensor([1])
 
 def test_golden_numbers_g10() -> None:
     assert float(ranking.kwise(SCORES, RANKS, ONE).losses[0]) == pytest.approx(0.293347, abs=1e-6)
-    assert float(ranking.plackett_luce(SCORES, RANKS, ONE).losses[0]) == pytest.approx(0.834365, abs=1e-6)
+    assert float(ranking.plackett_luce(SCORES, RANKS, ONE).losses[0]) == pytest.approx(
+        0.834365, abs=1e-6
+    )
     margin = ranking.bradley_terry(SCORES, W, L, torch.tensor([0.5]))
     assert float(margin.losses[0]) == pytest.approx(0.513015, abs=1e-6)
-    centered = ranking.bradley_terry(SCORES, W, L, centering=0.01).losses - ranking.bradley_terry(SCORES, W, L).losses
+    centered = (
+        ranking.bradley_terry(SCORES, W, L, centering=0.01).losses
+        - ranking.bradley_terry(SCORES, W, L).losses
+    )
     assert float(centered[0]) == pytest.approx(0.0225)
 
 
@@ -33,11 +38,19 @@ def test_two_responses_make_all_three_the_same() -> None:
 def test_ragged_rankings_in_any_order_equal_one_by_one() -> None:
     rng = torch.Generator().manual_seed(0)
     ids = torch.tensor([0, 1, 1, 0, 2, 1, 0, 2, 1, 3])
-    scores, ranks = torch.randn(10, dtype=torch.float64, generator=rng), torch.randperm(10, generator=rng)
+    scores, ranks = (
+        torch.randn(10, dtype=torch.float64, generator=rng),
+        torch.randperm(10, generator=rng),
+    )
     groups = Groups.from_ids(ids)
     for loss in (ranking.kwise, ranking.plackett_luce):
         together = loss(scores, ranks, groups)
-        assert together.counted.tolist() == [True, True, True, False]  # a lone response ranks nothing
+        assert together.counted.tolist() == [
+            True,
+            True,
+            True,
+            False,
+        ]  # a lone response ranks nothing
         for g in range(3):
             rows = (ids == g).nonzero().flatten()
             alone = loss(scores[rows], ranks[rows], Groups.from_ids([0] * rows.numel()))
@@ -46,7 +59,9 @@ def test_ragged_rankings_in_any_order_equal_one_by_one() -> None:
 
 def test_ties_are_dropped_by_kwise_and_refused_by_plackett_luce() -> None:
     tied = torch.tensor([1, 2, 2])
-    expected = ranking.bradley_terry(SCORES, torch.tensor([0, 0]), torch.tensor([1, 2])).losses.mean()
+    expected = ranking.bradley_terry(
+        SCORES, torch.tensor([0, 0]), torch.tensor([1, 2])
+    ).losses.mean()
     assert float(ranking.kwise(SCORES, tied, ONE).losses[0]) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match="tie"):
         ranking.plackett_luce(SCORES, tied, ONE)
@@ -56,7 +71,9 @@ def test_ties_are_dropped_by_kwise_and_refused_by_plackett_luce() -> None:
 
 def test_finite_differences() -> None:
     scores = SCORES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: ranking.bradley_terry(s, W, L, centering=0.1).losses, scores)
+    assert torch.autograd.gradcheck(
+        lambda s: ranking.bradley_terry(s, W, L, centering=0.1).losses, scores
+    )
     assert torch.autograd.gradcheck(lambda s: ranking.kwise(s, RANKS, ONE).losses, scores)
     assert torch.autograd.gradcheck(lambda s: ranking.plackett_luce(s, RANKS, ONE).losses, scores)
 

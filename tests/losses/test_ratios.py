@@ -18,7 +18,9 @@ ALL = torch.ones(5, dtype=torch.bool)
 
 def test_golden_numbers_g7() -> None:
     token = ratios.token(NOW, OLD, ALL).exp()
-    assert token.tolist() == pytest.approx([1.221403, 0.740818, 1.105171, 1.648721, 0.904837], abs=1e-6)
+    assert token.tolist() == pytest.approx(
+        [1.221403, 0.740818, 1.105171, 1.648721, 0.904837], abs=1e-6
+    )
     geometric = ratios.sequence_geometric(NOW, OLD, ALL, SEGMENTS).exp()
     assert geometric.tolist() == pytest.approx([1.0] * 3 + [1.221403] * 2, abs=1e-6)
     product = ratios.sequence_product(NOW, OLD, ALL, SEGMENTS).exp()
@@ -44,19 +46,31 @@ def test_gspo_token_has_the_sequences_value_and_the_tokens_gradient() -> None:
 def test_a_single_token_makes_every_level_the_same() -> None:
     one, segments, keep = torch.tensor([-0.5]), Segments.from_lengths([1]), torch.tensor([True])
     old = torch.tensor([-0.7])
-    for level in (ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token):
+    for level in (
+        ratios.sequence_product,
+        ratios.sequence_geometric,
+        ratios.sequence_geometric_token,
+    ):
         assert float(level(one, old, keep, segments)) == pytest.approx(0.2)
 
 
 def test_masked_tokens_neither_count_nor_leak() -> None:
-    now = torch.tensor([-0.8, float("nan"), -0.9, -1.5, -2.1], dtype=torch.float64, requires_grad=True)
+    now = torch.tensor(
+        [-0.8, float("nan"), -0.9, -1.5, -2.1], dtype=torch.float64, requires_grad=True
+    )
     keep = torch.tensor([True, False, True, True, True])
-    for level in (ratios.sequence_product, ratios.sequence_geometric, ratios.sequence_geometric_token):
+    for level in (
+        ratios.sequence_product,
+        ratios.sequence_geometric,
+        ratios.sequence_geometric_token,
+    ):
         log_ratio = level(now, OLD, keep, SEGMENTS)
         assert float(log_ratio[1].detach()) == 0
         grad = torch.autograd.grad(log_ratio.sum(), now)[0]
         assert float(grad[1]) == 0 and bool(torch.isfinite(grad).all())
-    assert float(ratios.sequence_geometric(now, OLD, keep, SEGMENTS)[0].detach()) == pytest.approx(0.15)
+    assert float(ratios.sequence_geometric(now, OLD, keep, SEGMENTS)[0].detach()) == pytest.approx(
+        0.15
+    )
 
 
 def test_the_guard_bounds_the_ratio_and_is_counted() -> None:

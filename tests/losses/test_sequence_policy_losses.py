@@ -19,7 +19,9 @@ from ascent.update.microbatch import step_of
 SEGMENTS = Segments.from_lengths([3, 2])
 ALL = torch.ones(5, dtype=torch.bool)
 OLD = torch.tensor([-1.0, -1, -1, -2, -2], dtype=torch.float64)
-NOW = torch.tensor([-0.8, -1.3, -0.7, -1.5, -2.3], dtype=torch.float64)  # both sequences moved by .2 in all
+NOW = torch.tensor(
+    [-0.8, -1.3, -0.7, -1.5, -2.3], dtype=torch.float64
+)  # both sequences moved by .2 in all
 A = torch.tensor([1.0, 1, 1, -1, -1], dtype=torch.float64)
 ONE = torch.ones(5, dtype=torch.float64)
 
@@ -37,7 +39,9 @@ def test_vespo_takes_the_samplers_weight_into_the_product_and_nowhere_else() -> 
     """Old moved by .2 from the sampler instead of the policy from the old one: the same weight."""
     sampler = torch.tensor([0.2, -0.3, 0.3, 0.5, -0.3], dtype=torch.float64).exp()
     gated = sequence_policy_losses.vespo(OLD, OLD, A, ALL, SEGMENTS, sampler)
-    assert (gated.loss_T / (-A * OLD)).tolist() == pytest.approx([0.767814] * 3 + [1.170223] * 2, abs=1e-6)
+    assert (gated.loss_T / (-A * OLD)).tolist() == pytest.approx(
+        [0.767814] * 3 + [1.170223] * 2, abs=1e-6
+    )
     known = {
         "logprobs_T": OLD,
         "old_logprobs_T": OLD,
@@ -46,15 +50,19 @@ def test_vespo_takes_the_samplers_weight_into_the_product_and_nowhere_else() -> 
         "loss_mask_T": ALL,
     }
     terms = policy_terms(
-        {**known, "segments": SEGMENTS}, rollout_correction=cell(rollout_correction.token_truncate, cap=10.0),
+        {**known, "segments": SEGMENTS},
+        rollout_correction=cell(rollout_correction.token_truncate, cap=10.0),
         ratio=cell(ratios.none),
-        policy_loss=cell(sequence_policy_losses.vespo), aggregation=cell(modes.token_mean),
-    )  # fmt: skip
+        policy_loss=cell(sequence_policy_losses.vespo),
+        aggregation=cell(modes.token_mean),
+    )
     assert float(terms["policy"].numerator) == pytest.approx(float(gated.loss_T.sum()))
 
 
 def fipo(now: Tensor, a: Tensor = A, **numbers: float) -> policy_losses.PolicyLoss:
-    return sequence_policy_losses.fipo(now, OLD, ratios.token(now, OLD, ALL), a, ALL, SEGMENTS, **numbers)
+    return sequence_policy_losses.fipo(
+        now, OLD, ratios.token(now, OLD, ALL), a, ALL, SEGMENTS, **numbers
+    )
 
 
 def test_fipo_counts_what_the_policy_did_next() -> None:
@@ -66,7 +74,9 @@ def test_fipo_counts_what_the_policy_did_next() -> None:
     held = fipo(now, gamma=0.5, radius=0.1)
     assert (held.loss_T / inner.loss_T)[:3].tolist() == pytest.approx([1.1, 1.1, 1.0])
     both = fipo(now, gamma=0.5, radius=0.1, high_only=False)
-    assert (both.loss_T / inner.loss_T)[:3].tolist() == pytest.approx([1.1, 1.1, 0.904837], abs=1e-6)
+    assert (both.loss_T / inner.loss_T)[:3].tolist() == pytest.approx(
+        [1.1, 1.1, 0.904837], abs=1e-6
+    )
 
 
 def test_fipo_is_careful_with_unwanted_tokens_that_grew() -> None:
@@ -92,7 +102,9 @@ def test_fipos_factor_carries_no_gradient() -> None:
 def test_fipos_cap_is_none_or_above_one(cap: float) -> None:
     with pytest.raises(ValueError, match=rf"fipo: cap={cap}, but it must be 0 or above 1"):
         cell(sequence_policy_losses.fipo, cap=cap)
-    assert cell(sequence_policy_losses.fipo, cap=0.0) and cell(sequence_policy_losses.fipo, cap=1.01)
+    assert cell(sequence_policy_losses.fipo, cap=0.0) and cell(
+        sequence_policy_losses.fipo, cap=1.01
+    )
 
 
 def test_fipos_factor_stays_finite_in_float32() -> None:
@@ -101,7 +113,9 @@ def test_fipos_factor_stays_finite_in_float32() -> None:
     segments, every = Segments.from_lengths([3]), torch.ones(3, dtype=torch.bool)
     inner = ratios.token(old, old, every)
     for a, expected in ((torch.zeros(3), 0.0), (torch.ones(3), -math.exp(20))):
-        gated = sequence_policy_losses.fipo(now, old, inner, a, every, segments, radius=0.0, gamma=1.0)
+        gated = sequence_policy_losses.fipo(
+            now, old, inner, a, every, segments, radius=0.0, gamma=1.0
+        )
         assert gated.loss_T.tolist() == pytest.approx([expected] * 3)
 
 
@@ -111,17 +125,22 @@ def real_step(now: Tensor, pieces: list[list[int]], a: Tensor, tau: float = 0.5)
     gate, mode = cell(sequence_policy_losses.real, tau=tau), cell(modes.group_mean)
     shared = {"rollout_correction": cell(rollout_correction.none), "ratio": cell(ratios.none)}
     known = {
-        "logprobs_T": now, "old_logprobs_T": torch.zeros(count, dtype=torch.float64), "advantages_T": a,
-        "loss_mask_T": torch.ones(count, dtype=torch.bool), "segments": Segments.from_lengths([1] * count),
+        "logprobs_T": now,
+        "old_logprobs_T": torch.zeros(count, dtype=torch.float64),
+        "advantages_T": a,
+        "loss_mask_T": torch.ones(count, dtype=torch.bool),
+        "segments": Segments.from_lengths([1] * count),
         "groups": Groups.from_ids([0, 0, 0, 1, 1]),
-    }  # fmt: skip
+    }
     known |= step_statistics(known, [gate, mode], **shared)
     parts = [
         {n: x[rows] for n, x in known.items() if n.endswith(("_T", "_B"))}
         | {"segments": Segments.from_lengths([1] * len(rows))}
         for rows in pieces
     ]
-    return step_of([policy_terms(part, policy_loss=gate, aggregation=mode, **shared) for part in parts], {}).value
+    return step_of(
+        [policy_terms(part, policy_loss=gate, aggregation=mode, **shared) for part in parts], {}
+    ).value
 
 
 def written_out(now: Tensor, tau: float = 0.5) -> Tensor:
@@ -149,8 +168,12 @@ def test_real_is_its_definition_however_groups_are_cut() -> None:
 
 def test_real_worked_example_and_one_sided_groups() -> None:
     now = torch.tensor([0.1, -0.2, 0.3, 0.2, -0.1], dtype=torch.float64)
-    first_only = torch.tensor([1.0, -1.0, -1.0, -1.0, -1.0], dtype=torch.float64)  # the second group has no right one
-    assert real_step(now, [[0, 1, 2, 3, 4]], first_only).item() == pytest.approx(1.848739 / 2, abs=1e-6)
+    first_only = torch.tensor(
+        [1.0, -1.0, -1.0, -1.0, -1.0], dtype=torch.float64
+    )  # the second group has no right one
+    assert real_step(now, [[0, 1, 2, 3, 4]], first_only).item() == pytest.approx(
+        1.848739 / 2, abs=1e-6
+    )
 
 
 def test_real_stays_finite_in_float32() -> None:
@@ -158,13 +181,19 @@ def test_real_stays_finite_in_float32() -> None:
     now, a = torch.tensor([-45.0, 0.0]), torch.tensor([1.0, -1.0])
     known = (now, torch.zeros(2), a, torch.ones(2, dtype=torch.bool), Segments.from_lengths([1, 1]))
     groups = Groups.from_ids([0, 0])
-    assert sequence_policy_losses.real_value(*known, groups).tolist() == pytest.approx([90 + math.log(2)] * 2)
-    assert sequence_policy_losses.real_slope(*known, groups).tolist() == pytest.approx([-2.0, 1.0])  # times two members
+    assert sequence_policy_losses.real_value(*known, groups).tolist() == pytest.approx(
+        [90 + math.log(2)] * 2
+    )
+    assert sequence_policy_losses.real_slope(*known, groups).tolist() == pytest.approx(
+        [-2.0, 1.0]
+    )  # times two members
 
 
 def test_regression_is_a_squared_loss_of_the_sequence() -> None:
     def loss(now: Tensor) -> Tensor:
-        return sequence_policy_losses.regression(now, OLD, 0.3 * A, ALL, SEGMENTS, beta=2.0).loss_T[[0, 3]]
+        return sequence_policy_losses.regression(now, OLD, 0.3 * A, ALL, SEGMENTS, beta=2.0).loss_T[
+            [0, 3]
+        ]
 
     assert loss(NOW).tolist() == pytest.approx([(0.4 - 0.3) ** 2, (0.4 + 0.3) ** 2])
     assert torch.autograd.gradcheck(loss, NOW.clone().requires_grad_())
@@ -172,10 +201,21 @@ def test_regression_is_a_squared_loss_of_the_sequence() -> None:
 
 def test_in_real_an_answer_that_trains_nothing_is_nobodys_rival() -> None:
     """S of the first three, tau .5: (.2, -.4, .6), the first right; the fourth could not be scored."""
-    now, old, segments = torch.tensor([0.1, -0.2, 0.3, 9.0]), torch.zeros(4), Segments.from_lengths([1, 1, 1, 1])
-    advantages, trained = torch.tensor([1.0, -1.0, -1.0, float("nan")]), torch.tensor([True, True, True, False])
-    found = sequence_policy_losses.real_value(now, old, advantages, trained, segments, Groups.from_ids([0, 0, 0, 0]))
+    now, old, segments = (
+        torch.tensor([0.1, -0.2, 0.3, 9.0]),
+        torch.zeros(4),
+        Segments.from_lengths([1, 1, 1, 1]),
+    )
+    advantages, trained = (
+        torch.tensor([1.0, -1.0, -1.0, float("nan")]),
+        torch.tensor([True, True, True, False]),
+    )
+    found = sequence_policy_losses.real_value(
+        now, old, advantages, trained, segments, Groups.from_ids([0, 0, 0, 0])
+    )
     assert found[0].item() == pytest.approx(1.848739, abs=1e-6)
     alone = torch.tensor([True, False, False, True])
-    lonely = sequence_policy_losses.real_value(now, old, torch.ones(4), alone, segments, Groups.from_ids([0, 0, 0, 0]))
+    lonely = sequence_policy_losses.real_value(
+        now, old, torch.ones(4), alone, segments, Groups.from_ids([0, 0, 0, 0])
+    )
     assert lonely.tolist() == [0.0] * 4

@@ -15,7 +15,11 @@ TRAINED = torch.tensor([False, True, True, True])
 
 def parts(each) -> tuple[float, float, list[float]]:
     loss = summed(each)
-    return float(loss.numerator.detach()), float(loss.denominator), torch.autograd.grad(loss.numerator, X)[0].tolist()
+    return (
+        float(loss.numerator.detach()),
+        float(loss.denominator),
+        torch.autograd.grad(loss.numerator, X)[0].tolist(),
+    )
 
 
 def test_sums_counts_and_gradients() -> None:
@@ -37,11 +41,15 @@ def test_nothing_to_train_is_zero_with_a_graph() -> None:
 
 
 def test_the_references_sample_of_each_pair_is_lowered_whichever_won() -> None:
-    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0, 0.0], dtype=torch.float64, requires_grad=True)
+    logprobs = torch.tensor(
+        [-1.0, -2.0, -3.0, -4.0, -5.0, 0.0], dtype=torch.float64, requires_grad=True
+    )
     lengths = torch.tensor([1, 1, 1, 1, 1, 0])
     from_reference = torch.tensor([False, True, True, False, True, False])
     chosen, rejected = torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])
-    loss = summed(supervised.reference_likelihood(logprobs, lengths, from_reference, chosen, rejected))
+    loss = summed(
+        supervised.reference_likelihood(logprobs, lengths, from_reference, chosen, rejected)
+    )
     assert float(loss.denominator) == 2  # the last pair has an empty member
     assert torch.autograd.grad(loss.numerator, logprobs)[0].tolist() == [0, 1, 1, 0, 0, 0]
 

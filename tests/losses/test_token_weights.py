@@ -55,7 +55,9 @@ def test_teacher_agreement_by_hand() -> None:
     weight = token_weights.teacher_agreement(advantages, teacher, old, ALL, mix=0.5, radius=0.2)
     expected = [0.5 + 0.5 * math.exp(-0.1), 0.5 + 0.5 * math.exp(0.1), 1.1, 0.9, 1.0]
     assert weight.tolist() == pytest.approx(expected)
-    only = token_weights.teacher_agreement(advantages, teacher, old, ALL, mix=0.5, radius=0.2, negative_only=True)
+    only = token_weights.teacher_agreement(
+        advantages, teacher, old, ALL, mix=0.5, radius=0.2, negative_only=True
+    )
     assert only.tolist() == pytest.approx([expected[0], 1, 1, 0.9, 1])
 
 
@@ -64,7 +66,9 @@ def test_probability_makes_sft_ascend_the_probability_itself() -> None:
     logprobs = torch.tensor([-0.1, -2.0], dtype=torch.float64, requires_grad=True)
     both = torch.ones(2, dtype=torch.bool)
     known = {"logprobs_T": logprobs, "loss_mask_T": both, "segments": Segments.from_lengths([2])}
-    term = file_terms(known, loss=cell(supervised.nll), token_weights=(cell(token_weights.probability),))["nll"]
+    term = file_terms(
+        known, loss=cell(supervised.nll), token_weights=(cell(token_weights.probability),)
+    )["nll"]
     (grad,) = torch.autograd.grad(term.numerator, logprobs)
     assert grad.tolist() == pytest.approx([-math.exp(-0.1), -math.exp(-2)])
     assert float(term.denominator) == 2
@@ -88,5 +92,8 @@ def test_a_focus_for_another_kind_of_loss_is_refused() -> None:
     def per_sequence(logprobs_T: torch.Tensor) -> torch.Tensor:
         return torch.ones(1)
 
-    with pytest.raises(ValueError, match=r"token_weights per_sequence gives \(1,\) weights for \(3,\) losses of nll"):
+    with pytest.raises(
+        ValueError,
+        match=r"token_weights per_sequence gives \(1,\) weights for \(3,\) losses of nll",
+    ):
         file_terms(known, loss=cell(supervised.nll), token_weights=(cell(per_sequence),))

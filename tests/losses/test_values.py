@@ -14,13 +14,17 @@ TARGET = torch.tensor([0.4, 1.0], dtype=torch.float64)
 
 
 def test_golden_numbers_g6() -> None:
-    assert float(values.clipped(V, OLD, TARGET, ALL, radius=0.2).mean()) == pytest.approx(0.1625 / 1, abs=1e-9)
+    assert float(values.clipped(V, OLD, TARGET, ALL, radius=0.2).mean()) == pytest.approx(
+        0.1625 / 1, abs=1e-9
+    )
     assert float(values.mse(V, TARGET, ALL).mean()) == pytest.approx(0.160625, abs=1e-9)
 
 
 def test_huber_is_squared_inside_and_linear_outside() -> None:
     v, target = torch.tensor([0.5, 30.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    assert values.huber(v, target, ALL, delta=10.0).tolist() == pytest.approx([0.125, 10 * (30 - 5)])
+    assert values.huber(v, target, ALL, delta=10.0).tolist() == pytest.approx(
+        [0.125, 10 * (30 - 5)]
+    )
 
 
 def test_finite_differences_masks_and_frozen_targets() -> None:
@@ -28,8 +32,10 @@ def test_finite_differences_masks_and_frozen_targets() -> None:
     old, target = torch.cat([OLD, OLD[:1]]), torch.cat([TARGET, TARGET[:1]]).requires_grad_()
     keep = torch.tensor([True, True, False])
     for loss in (
-        values.mse(v, target, keep), values.huber(v, target, keep, delta=0.1), values.clipped(v, old, target, keep),
-    ):  # fmt: skip
+        values.mse(v, target, keep),
+        values.huber(v, target, keep, delta=0.1),
+        values.clipped(v, old, target, keep),
+    ):
         grad, none = torch.autograd.grad(loss.sum(), [v, target], allow_unused=True)
         assert none is None and float(grad[2]) == 0 and bool(torch.isfinite(grad).all())
     inner = V.clone().requires_grad_()

@@ -17,7 +17,10 @@ B = torch.randn(3, 5, dtype=torch.float64, generator=RNG)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_against_sums_written_out(temperature: float) -> None:
     for row in range(3):
-        p, q = (A[row] / temperature).softmax(-1).tolist(), (B[row] / temperature).softmax(-1).tolist()
+        p, q = (
+            (A[row] / temperature).softmax(-1).tolist(),
+            (B[row] / temperature).softmax(-1).tolist(),
+        )
         here = {
             entropy: (A[row : row + 1],),
             cross_entropy: (A[row : row + 1], B[row : row + 1]),
@@ -29,7 +32,9 @@ def test_against_sums_written_out(temperature: float) -> None:
             kl: sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)),
         }
         for function, inputs in here.items():
-            assert float(function(*inputs, temperature=temperature)) == pytest.approx(expected[function], rel=1e-12)
+            assert float(function(*inputs, temperature=temperature)) == pytest.approx(
+                expected[function], rel=1e-12
+            )
 
 
 def test_cross_entropy_is_entropy_plus_kl_and_kl_of_itself_is_zero() -> None:
@@ -48,7 +53,9 @@ def test_gradients_by_finite_differences() -> None:
 def test_impossible_tokens_contribute_nothing() -> None:
     a = torch.tensor([[0.0, 0.0, -float("inf")]], dtype=torch.float64, requires_grad=True)
     assert float(entropy(a).detach()) == pytest.approx(math.log(2))
-    assert float(kl(a, torch.zeros(1, 3, dtype=torch.float64)).detach()) == pytest.approx(math.log(3 / 2))
+    assert float(kl(a, torch.zeros(1, 3, dtype=torch.float64)).detach()) == pytest.approx(
+        math.log(3 / 2)
+    )
     assert float(kl(torch.zeros(1, 3, dtype=torch.float64), a).detach()) == float("inf")
     (grad,) = torch.autograd.grad(entropy(a).sum(), a)
     assert bool(torch.isfinite(grad).all())
@@ -63,7 +70,10 @@ def test_jensen_shannon_of_words_that_neither_may_say(beta: float) -> None:
     short = student.detach()[:, :2].clone().requires_grad_()
     expected = jensen_shannon(short, teacher[:, :2], beta=beta)
     assert float(found.detach()) == pytest.approx(float(expected.detach()))
-    (grad,), (clean,) = torch.autograd.grad(found.sum(), student), torch.autograd.grad(expected.sum(), short)
+    (grad,), (clean,) = (
+        torch.autograd.grad(found.sum(), student),
+        torch.autograd.grad(expected.sum(), short),
+    )
     assert grad[0].tolist() == pytest.approx([*clean[0].tolist(), 0.0])
     if beta == 0.5:
         assert float(found.detach()) == pytest.approx(0.0285, abs=1e-4)
@@ -80,9 +90,13 @@ def test_jensen_shannon_against_sums_written_out(beta: float) -> None:
             expected.append(sum(x * math.log(x / y) for x, y in pairs))
         else:
             mixed = beta * sum(x * math.log(x / y) for x, y in zip(t, m, strict=True))
-            expected.append(mixed + (1 - beta) * sum(x * math.log(x / y) for x, y in zip(s, m, strict=True)))
+            expected.append(
+                mixed + (1 - beta) * sum(x * math.log(x / y) for x, y in zip(s, m, strict=True))
+            )
     assert jensen_shannon(A, B, beta=beta).tolist() == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda x: jensen_shannon(x, B, beta=beta), A.clone().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda x: jensen_shannon(x, B, beta=beta), A.clone().requires_grad_()
+    )
 
 
 def test_log_collision() -> None:

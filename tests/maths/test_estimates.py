@@ -14,7 +14,15 @@ from ascent.maths.estimates import estimate, pass_at, powers_of_two, student_int
 
 @pytest.mark.parametrize(
     ("k", "right", "of", "expected"),
-    [(1, 2, 4, 1 / 2), (2, 2, 4, 5 / 6), (4, 1, 4, 1), (2, 1, 3, 2 / 3), (3, 0, 8, 0), (2, 3, 4, 1), (1, 8, 8, 1)],
+    [
+        (1, 2, 4, 1 / 2),
+        (2, 2, 4, 5 / 6),
+        (4, 1, 4, 1),
+        (2, 1, 3, 2 / 3),
+        (3, 0, 8, 0),
+        (2, 3, 4, 1),
+        (1, 8, 8, 1),
+    ],
 )
 def test_pass_at_k_by_hand(k: int, right: int, of: int, expected: float) -> None:
     assert pass_at(k, right=right, of=of) == pytest.approx(expected, abs=1e-15)
@@ -46,7 +54,14 @@ def test_large_counts_do_not_overflow() -> None:
 
 
 def test_powers_of_two() -> None:
-    assert [powers_of_two(n) for n in (0, 1, 2, 3, 8, 9)] == [[], [1], [1, 2], [1, 2], [1, 2, 4, 8], [1, 2, 4, 8]]
+    assert [powers_of_two(n) for n in (0, 1, 2, 3, 8, 9)] == [
+        [],
+        [1],
+        [1, 2],
+        [1, 2],
+        [1, 2, 4, 8],
+        [1, 2, 4, 8],
+    ]
 
 
 def test_an_interval_has_the_width_of_the_standard_error() -> None:
@@ -113,5 +128,9 @@ def test_the_interval_over_seeds_covers_the_mean_of_few_normal_values() -> None:
     assert student_interval([1.0]) is None
     draw = random.Random(0)
     for count in (3, 15):
-        intervals = [student_interval([draw.gauss(5, 2) for _ in range(count)]) for _ in range(4000)]
-        assert sum(low < 5 < high for low, high in intervals) / 4000 == pytest.approx(0.95, abs=0.01)
+        intervals = [
+            student_interval([draw.gauss(5, 2) for _ in range(count)]) for _ in range(4000)
+        ]
+        assert sum(low < 5 < high for low, high in intervals) / 4000 == pytest.approx(
+            0.95, abs=0.01
+        )

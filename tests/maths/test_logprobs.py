@@ -24,7 +24,10 @@ def test_equals_log_softmax(temperature: float) -> None:
 def test_each_token_is_scored_by_the_position_before_it_in_its_own_segment() -> None:
     segments = Segments.from_lengths([3, 4])
     packed = next_token_logprobs(LOGITS, TOKENS, segments)
-    alone = [next_token_logprobs(LOGITS[a:b], TOKENS[a:b], Segments.from_lengths([b - a])) for a, b in ((0, 3), (3, 7))]
+    alone = [
+        next_token_logprobs(LOGITS[a:b], TOKENS[a:b], Segments.from_lengths([b - a]))
+        for a, b in ((0, 3), (3, 7))
+    ]
     torch.testing.assert_close(packed, torch.cat(alone))
     assert float(packed[0]) == 0 and float(packed[3]) == 0
     assert float(packed[1]) == pytest.approx(float(LOGITS[0].log_softmax(-1)[TOKENS[1]]))
@@ -50,7 +53,9 @@ def test_log1mexp_keeps_its_digits(x: float) -> None:
     t = torch.tensor(x, dtype=torch.float64, requires_grad=True)
     y = log1mexp(t)
     assert float(y.detach()) == pytest.approx(exact, rel=1e-12)
-    assert float(torch.autograd.grad(y, t)[0]) == pytest.approx(1 / math.expm1(x) * math.exp(x) * 1.0, rel=1e-9)
+    assert float(torch.autograd.grad(y, t)[0]) == pytest.approx(
+        1 / math.expm1(x) * math.exp(x) * 1.0, rel=1e-9
+    )
 
 
 def test_log1mexp_of_zero_is_finite() -> None:

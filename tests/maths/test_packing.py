@@ -20,7 +20,9 @@ def test_there_and_back() -> None:
 
 def test_trailing_axes_travel_along() -> None:
     padded = torch.arange(18.0).reshape(3, 3, 2)
-    torch.testing.assert_close(unpack(pack(padded, KEEP), KEEP), torch.where(KEEP[..., None], padded, 0))
+    torch.testing.assert_close(
+        unpack(pack(padded, KEEP), KEEP), torch.where(KEEP[..., None], padded, 0)
+    )
 
 
 def test_mismatches_are_refused() -> None:

@@ -24,7 +24,9 @@ def test_equals_the_loop(lengths: list[int], seed: int) -> None:
             later = x_T[t] + decay_T[t] * later
             expected[t] = later
         start += length
-    torch.testing.assert_close(reverse_scan(x_T, decay_T, segments), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        reverse_scan(x_T, decay_T, segments), expected, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_docstring_example_and_gradient() -> None:

@@ -48,7 +48,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def batch_of(lengths: tuple[int, ...] = LENGTHS, *, vocabulary: int = 258, seed: int = 0) -> dict[str, Any]:
+def batch_of(
+    lengths: tuple[int, ...] = LENGTHS, *, vocabulary: int = 258, seed: int = 0
+) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(seed)
     segments = Segments.from_lengths(lengths)
     return {
@@ -74,13 +76,17 @@ def stock_twin(module: PreTrainedModel, attention: str = "eager") -> PreTrainedM
     return twin.train(module.training)
 
 
-def one_by_one(stock: PreTrainedModel, batch: dict[str, Any], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def one_by_one(
+    stock: PreTrainedModel, batch: dict[str, Any], temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Log-probs and entropy of each sequence in a forward of its own, put side by side."""
     logprobs, entropies = [], []
     for tokens in batch["tokens_T"].split(batch["segments"].lengths_B.tolist()):
         if tokens.numel():
             # In float64 from here on: a float32 sum over a large vocabulary would be the less exact side.
-            logs = (stock(tokens[None], use_cache=False).logits[0].double() / temperature).log_softmax(-1)[:-1]
+            logs = (
+                stock(tokens[None], use_cache=False).logits[0].double() / temperature
+            ).log_softmax(-1)[:-1]
             logprobs += [logs.new_zeros(1), logs.gather(1, tokens[1:, None])[:, 0]]
             entropies += [logs.new_zeros(1), -(logs.exp() * logs).sum(-1)]
     return torch.cat(logprobs).float(), torch.cat(entropies).float()
@@ -95,7 +101,11 @@ class Meter(TorchDispatchMode):
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        given = {
+            leaf.untyped_storage()._cdata
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):

@@ -89,7 +89,9 @@ def test_load_merges_it(folder, saved):
     assert merged.adapter is None
     assert len(list(merged.parameters())) == len(list(load(folder).parameters()))
     merged.save(saved.with_name("plain"))
-    stock = AutoModelForCausalLM.from_pretrained(saved.with_name("plain"), attn_implementation="eager").eval()
+    stock = AutoModelForCausalLM.from_pretrained(
+        saved.with_name("plain"), attn_implementation="eager"
+    ).eval()
     torch.testing.assert_close(one_by_one(stock, batch_of())[0].detach(), logprobs(model), **CLOSE)
     assert not (saved.with_name("plain") / "adapter_config.json").exists()
 
@@ -102,13 +104,19 @@ def test_heads_and_what_a_reward_model_learnt_come_along(folder, saved):
     torch.testing.assert_close(scores(merged), scores(rewarding), **CLOSE)
     assert merged.normalization is not None and merged.normalization.mean == 2.0
     assert not any("new" in note for note in merged.notes)
-    with pytest.raises(ValueError, match="adapter of a reward model or critic, which has no token head"):
+    with pytest.raises(
+        ValueError, match="adapter of a reward model or critic, which has no token head"
+    ):
         load(saved)
     both = trained(folder, head="both")
     both.save(saved.with_name("both"))
-    assert torch.equal(load(saved.with_name("both"), head="both").value_head.weight, both.value_head.weight)
+    assert torch.equal(
+        load(saved.with_name("both"), head="both").value_head.weight, both.value_head.weight
+    )
     # A reward model may start from the adapter of a policy.
-    assert any("scalar head is new" in note for note in load(saved.with_name("both"), head="scalar").notes)
+    assert any(
+        "scalar head is new" in note for note in load(saved.with_name("both"), head="scalar").notes
+    )
 
 
 def test_an_adapter_on_an_adapter(folder, saved, tmp_path):
@@ -133,7 +141,10 @@ def test_the_base_moves_along_with_the_run_and_is_missed_when_gone(folder, saved
     moved = tmp_path / "moved" / saved.relative_to(tmp_path / "run")
     torch.testing.assert_close(logprobs(load(moved)), logprobs(model), **CLOSE)
     shutil.rmtree(tmp_path / "moved" / "initial")
-    with pytest.raises(ValueError, match=r"is a LoRA adapter, and its base is gone: .*initial/base.* does not exist"):
+    with pytest.raises(
+        ValueError,
+        match=r"is a LoRA adapter, and its base is gone: .*initial/base.* does not exist",
+    ):
         load(moved)
 
 
@@ -147,7 +158,9 @@ def test_a_base_that_was_trained_further_is_refused(folder, saved):
     with torch.no_grad():
         model.module.model.layers[1].mlp.up_proj.weight += 0.01
     model.save(folder.with_name("copy"))
-    with pytest.raises(ValueError, match=r"copy has other weights than when the adapter .* was trained on it"):
+    with pytest.raises(
+        ValueError, match=r"copy has other weights than when the adapter .* was trained on it"
+    ):
         load(saved)
 
 
@@ -156,7 +169,9 @@ def test_what_cannot_be_merged_is_refused(folder, saved, tmp_path):
     (saved / "adapter_training.json").unlink()
     other = create(tmp_path / "other", hidden=64, layers=2)
     _edit(saved, base_model_name_or_path=str(other))
-    with pytest.raises(ValueError, match=r"does not fit this adapter in .* use the rank and the model"):
+    with pytest.raises(
+        ValueError, match=r"does not fit this adapter in .* use the rank and the model"
+    ):
         load(saved)
     _edit(saved, base_model_name_or_path=str(saved))
     with pytest.raises(ValueError, match="is its own base"):

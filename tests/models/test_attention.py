@@ -8,7 +8,13 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascent.maths.segments import Segments
-from ascent.models.attention import NAME, attention_context, attention_forward, current_context, packed_context
+from ascent.models.attention import (
+    NAME,
+    attention_context,
+    attention_forward,
+    current_context,
+    packed_context,
+)
 from tests.models.packing import Meter, batch_of, random_model
 
 CPU = torch.device("cpu")
@@ -17,7 +23,9 @@ CPU = torch.device("cpu")
 def queries(tokens, *, heads=4, key_value_heads=2, size=8, seed=0):
     rng = torch.Generator().manual_seed(seed)
     shapes = [(1, count, tokens, size) for count in (heads, key_value_heads, key_value_heads)]
-    return [torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in shapes]
+    return [
+        torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in shapes
+    ]
 
 
 def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None, sinks=None):
@@ -39,11 +47,15 @@ def by_hand(query, key, value, lengths, *, scaling, window=None, softcap=None, s
 
 @pytest.mark.parametrize("lengths", [(5, 3, 0, 5, 1), (1, 2, 2, 9), (6,)])
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (2, None), (1, None), (50, None), (None, 0.7), (3, 0.7)])
+@pytest.mark.parametrize(
+    ("window", "softcap"), [(None, None), (2, None), (1, None), (50, None), (None, 0.7), (3, 0.7)]
+)
 def test_attention_is_the_formula(lengths, key_value_heads, window, softcap):
     tensors = queries(sum(lengths), key_value_heads=key_value_heads)
     with attention_context(packed_context(Segments.from_lengths(lengths), CPU)):
-        out, none = attention_forward(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, softcap=softcap)
+        out, none = attention_forward(
+            nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, softcap=softcap
+        )
     wanted = by_hand(*tensors, lengths, scaling=0.4, window=window, softcap=softcap)
     assert none is None
     # The cap's softmax runs in float32, as in transformers.
@@ -62,7 +74,9 @@ def test_sinks_take_weight_and_give_nothing(key_value_heads, window):
     tensors = queries(sum(lengths), key_value_heads=key_value_heads)
     sinks = torch.tensor([-3.0, 0.0, 0.5, 4.0], dtype=torch.float64).requires_grad_()
     with attention_context(packed_context(Segments.from_lengths(lengths), CPU)):
-        out, _ = attention_forward(nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, s_aux=sinks)
+        out, _ = attention_forward(
+            nn.Module(), *tensors, None, scaling=0.4, sliding_window=window, s_aux=sinks
+        )
     wanted = by_hand(*tensors, lengths, scaling=0.4, window=window, sinks=sinks)
     torch.testing.assert_close(out, wanted, rtol=0, atol=1e-12)
     mix = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -82,7 +96,10 @@ def test_dropout_is_honoured():
     tensors = queries(6)
     for softcap in (None, 5.0):
         with attention_context(packed_context(Segments.from_lengths([6]), CPU)):
-            outs = [attention_forward(nn.Module(), *tensors, None, dropout=0.5, softcap=softcap)[0] for _ in range(2)]
+            outs = [
+                attention_forward(nn.Module(), *tensors, None, dropout=0.5, softcap=softcap)[0]
+                for _ in range(2)
+            ]
         assert not torch.equal(*outs)
 
 
@@ -118,7 +135,10 @@ def test_the_context_is_restored_after_an_error_and_may_be_entered_again():
     ],
 )
 def test_what_would_change_the_result_is_refused_by_name(change, words):
-    with attention_context(packed_context(Segments.from_lengths([3]), CPU)), pytest.raises(ValueError, match=words):
+    with (
+        attention_context(packed_context(Segments.from_lengths([3]), CPU)),
+        pytest.raises(ValueError, match=words),
+    ):
         attention_forward(nn.Module(), *queries(3), None, **change)
 
 
@@ -136,7 +156,14 @@ def test_masks_and_other_shapes_are_refused():
 
 def test_arguments_without_meaning_are_let_through():
     with attention_context(packed_context(Segments.from_lengths([3]), CPU)):
-        attention_forward(nn.Module(), *queries(3), None, position_ids=torch.arange(3), use_cache=False, s_aux=None)
+        attention_forward(
+            nn.Module(),
+            *queries(3),
+            None,
+            position_ids=torch.arange(3),
+            use_cache=False,
+            s_aux=None,
+        )
 
 
 def test_nothing_of_size_tokens_squared_is_allocated():
@@ -156,7 +183,9 @@ def test_nothing_of_size_tokens_squared_is_allocated():
 
 def test_stock_models_are_left_alone():
     """The name alone selects the function; other models in the same process keep their own attention."""
-    config = AutoConfig.for_model("llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+    config = AutoConfig.for_model(
+        "llama", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8
+    )
     stock = AutoModelForCausalLM.from_config(config)
     assert stock.config._attn_implementation != NAME
     stock(torch.tensor([[1, 2, 3]]))
@@ -177,6 +206,8 @@ def test_flash_equals_sdpa_on_cuda(window, key_value_heads):
         out, _ = attention_forward(nn.Module(), *tensors, None, scaling=0.1, sliding_window=window)
     wanted = by_hand(*wide, lengths, scaling=0.1, window=window)
     assert float((out.double() - wanted).detach().abs().max()) < 0.03
-    ours, theirs = (torch.autograd.grad(x.sum(), leaves) for x, leaves in ((out, tensors), (wanted, wide)))
+    ours, theirs = (
+        torch.autograd.grad(x.sum(), leaves) for x, leaves in ((out, tensors), (wanted, wide))
+    )
     for mine, other in zip(ours, theirs, strict=True):
         assert float((mine.double() - other).abs().max()) < 0.03 * float(other.abs().max())

@@ -22,7 +22,9 @@ class Attention(nn.Module):
 
 
 def test_every_rate_becomes_zero_and_nothing_else_changes() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), Attention(), nn.GRU(4, 4, 2, dropout=0.4)).train()
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.Dropout(0.3), Attention(), nn.GRU(4, 4, 2, dropout=0.4)
+    ).train()
     disable_dropout(model.modules())
     x = torch.ones(64, 4)
     assert torch.equal(model(x)[0], model(x)[0])

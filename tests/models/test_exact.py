@@ -18,7 +18,9 @@ from ascent.models.tiny import create
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_cpu_has_nothing_to_switch(tmp_path: Path, dtype: str) -> None:
-    with pytest.raises(ValueError, match=r"model.arithmetic=exact: .* on a CPU, where float32 already gives equal"):
+    with pytest.raises(
+        ValueError, match=r"model.arithmetic=exact: .* on a CPU, where float32 already gives equal"
+    ):
         load(create(tmp_path / "llama"), dtype=dtype, arithmetic="exact")
 
 
@@ -27,18 +29,30 @@ def test_an_unknown_arithmetic_is_refused(tmp_path: Path) -> None:
         load(create(tmp_path / "llama"), arithmetic="quick")
 
 
-@pytest.mark.parametrize(("capability", "why"), [((8, 0), "on 8.0"), ((10, 0), "on 10.0"), ((9, 0), "")])
-def test_gpus_without_a_proof(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], why: str) -> None:
+@pytest.mark.parametrize(
+    ("capability", "why"), [((8, 0), "on 8.0"), ((10, 0), "on 10.0"), ((9, 0), "")]
+)
+def test_gpus_without_a_proof(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], why: str
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    assert why in device_problem(torch.device("cuda")) and bool(why) == bool(device_problem(torch.device("cuda")))
+    assert why in device_problem(torch.device("cuda")) and bool(why) == bool(
+        device_problem(torch.device("cuda"))
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"dtype": "float32"}, "not in float32"), ({"quantize": "nf4"}, "quantized"), ({"dropout": True}, "dropout")],
+    [
+        ({"dtype": "float32"}, "not in float32"),
+        ({"quantize": "nf4"}, "quantized"),
+        ({"dropout": True}, "dropout"),
+    ],
 )
-def test_requests_without_a_proof(monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], why: str) -> None:
+def test_requests_without_a_proof(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], why: str
+) -> None:
     monkeypatch.setattr(exact, "device_problem", lambda device: "")
     asked = {"device": "cuda", "dtype": "bfloat16", "quantize": None, "dropout": False}
     exact.check_request("exact", **asked)  # type: ignore[arg-type]
@@ -49,10 +63,16 @@ def test_requests_without_a_proof(monkeypatch: pytest.MonkeyPatch, changes: dict
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("llama", ""), ("qwen2", ""), ("qwen3", ""), ("qwen3_moe", "mixture of experts"), ("gemma2", "soft caps"),
-        ("mistral", ""), ("gemma3", "sliding windows"), ("gpt_oss", "mixture of experts"),
+        ("llama", ""),
+        ("qwen2", ""),
+        ("qwen3", ""),
+        ("qwen3_moe", "mixture of experts"),
+        ("gemma2", "soft caps"),
+        ("mistral", ""),
+        ("gemma3", "sliding windows"),
+        ("gpt_oss", "mixture of experts"),
     ],
-)  # fmt: skip
+)
 def test_families(tmp_path: Path, family: str, why: str) -> None:
     module = load(create(tmp_path / family, family=family)).module
     problem = model_problem(module, (), attention_calls(module))

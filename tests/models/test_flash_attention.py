@@ -18,7 +18,10 @@ STATES = [(False, False), (True, False), (True, True)]
 
 
 def flags() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +49,9 @@ class Kernel:
 
 
 @pytest.mark.parametrize("before", STATES)
-def test_the_flag_is_set_for_the_kernel_and_restored(before: tuple[bool, bool], monkeypatch: Any) -> None:
+def test_the_flag_is_set_for_the_kernel_and_restored(
+    before: tuple[bool, bool], monkeypatch: Any
+) -> None:
     kernel = Kernel(monkeypatch)
     kernel.may_end.set()
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
@@ -63,7 +68,9 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.seen: list[bool] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is torch.ops.aten.cumsum.default and args[0].is_floating_point():
             self.seen.append(torch.are_deterministic_algorithms_enabled())
         return function(*args, **(kwargs or {}))
@@ -87,4 +94,6 @@ def test_a_thread_that_samples_with_top_p_meanwhile_waits_for_the_flag(monkeypat
     kernel.may_end.set()
     for each in (trains, samples):
         each.join(30)
-    assert watch.seen == [False] and found == [sample_tokens(logits(), many(4, top_p=0.5)).tokens_B.tolist()]
+    assert watch.seen == [False] and found == [
+        sample_tokens(logits(), many(4, top_p=0.5)).tokens_B.tolist()
+    ]

@@ -47,9 +47,13 @@ def test_packed_gradients_equal_one_by_one(family):
     theirs = dict(stock.named_parameters())
     for name, weight in model.module.named_parameters():
         largest = float(theirs[name].grad.abs().max())
-        if "k_proj.bias" not in name:  # a constant added to every key changes nothing: its gradient is 0
+        if (
+            "k_proj.bias" not in name
+        ):  # a constant added to every key changes nothing: its gradient is 0
             assert largest > 1e-3, name
-        torch.testing.assert_close(weight.grad, theirs[name].grad, rtol=0, atol=1e-5 * max(1, largest), msg=name)
+        torch.testing.assert_close(
+            weight.grad, theirs[name].grad, rtol=0, atol=1e-5 * max(1, largest), msg=name
+        )
 
 
 def test_a_window_that_matters_is_in_the_test():
@@ -69,7 +73,9 @@ def test_packing_order_does_not_matter():
     pieces = batch["tokens_T"].split([5, 2, 4])
     other = batch_of((4, 5, 2)) | {"tokens_T": torch.cat([pieces[2], pieces[0], pieces[1]])}
     moved_T = model.outputs(other, BOTH)["logprobs_T"]
-    torch.testing.assert_close(torch.cat([moved_T[4:9], moved_T[9:], moved_T[:4]]), out_T, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        torch.cat([moved_T[4:9], moved_T[9:], moved_T[:4]]), out_T, rtol=0, atol=1e-6
+    )
 
 
 def test_first_tokens_are_zero():
@@ -129,7 +135,9 @@ def test_recomputing_keeps_fewer_activations():
         if gradient_checkpointing:
             enable_gradient_checkpointing(model.module)
         sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x, s=sizes: (s.append(x.nbytes), x)[1], lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, s=sizes: (s.append(x.nbytes), x)[1], lambda x: x
+        ):
             model.outputs(batch_of((200, 100)), frozenset({"logprobs_T"}))
         kept[gradient_checkpointing] = sum(sizes)
     assert kept[True] < kept[False] / 4
@@ -140,7 +148,10 @@ def test_recomputing_keeps_fewer_activations():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cuda_equals_cpu(family, gradient_checkpointing):
     """Float32 (SDPA) to rounding; bfloat16 (the flash kernel) to what its eight bits allow."""
-    exact, batch = random_model(family, hidden=128, initializer_range=0.06), batch_of((40, 3, 0, 17, 40))
+    exact, batch = (
+        random_model(family, hidden=128, initializer_range=0.06),
+        batch_of((40, 3, 0, 17, 40)),
+    )
     want_T = exact.outputs(batch, BOTH)["logprobs_T"].detach()
     moved = {name: x.cuda() for name, x in batch.items() if name.endswith("_T")}
     moved["segments"] = Segments.from_lengths(batch["segments"].lengths_B.cuda())

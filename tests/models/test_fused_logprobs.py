@@ -24,7 +24,10 @@ def whole(hidden_ND, tokens_N, head, temperature):
 
 def case(seed=0, *, rows=7, hidden=5, vocabulary=23, bias=True, dtype=torch.float64):
     rng = torch.Generator().manual_seed(seed)
-    tensors = (torch.randn(rows, hidden, generator=rng), 2 * torch.randn(vocabulary, hidden, generator=rng))
+    tensors = (
+        torch.randn(rows, hidden, generator=rng),
+        2 * torch.randn(vocabulary, hidden, generator=rng),
+    )
     hidden_ND, weight_VD = (x.to(dtype).requires_grad_() for x in tensors)
     bias_V = torch.randn(vocabulary, generator=rng).to(dtype).requires_grad_() if bias else None
     return hidden_ND, torch.randint(0, vocabulary, (rows,), generator=rng), weight_VD, bias_V
@@ -52,7 +55,10 @@ def test_tiles_equal_the_whole(budget, bias, scale, softcap):
     mix_2N = torch.randn(2, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
-    grads, wanted = (torch.autograd.grad((torch.stack(list(x[:2])) * mix_2N).sum(), leaves) for x in (ours, theirs))
+    grads, wanted = (
+        torch.autograd.grad((torch.stack(list(x[:2])) * mix_2N).sum(), leaves)
+        for x in (ours, theirs)
+    )
     assert not ours.log_collision_N.requires_grad
     for mine, other in zip(grads, wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
@@ -64,7 +70,9 @@ def test_gradients_against_finite_differences(wants_entropy):
 
     def scores(hidden_ND, weight_VD, bias_V):
         head = Head(weight_VD, bias_V, 0.8, 4.0)
-        out = fused_logprobs(hidden_ND, tokens_N, head, temperature=1.3, entropy=wants_entropy, budget_bytes=700)
+        out = fused_logprobs(
+            hidden_ND, tokens_N, head, temperature=1.3, entropy=wants_entropy, budget_bytes=700
+        )
         return out[:2] if wants_entropy else out.logprobs_N
 
     assert torch.autograd.gradcheck(scores, (hidden_ND, weight_VD, bias_V), atol=1e-7)
@@ -80,14 +88,20 @@ def test_entropy_has_a_gradient_of_its_own_and_log_probs_do_not_need_it():
 
 def test_bfloat16_is_summed_in_float32():
     """With a bfloat16 head the log-probs stay within float32 rounding of those of the same numbers in float64."""
-    hidden_ND, tokens_N, weight_VD, _ = case(rows=64, hidden=256, vocabulary=3000, bias=False, dtype=torch.bfloat16)
+    hidden_ND, tokens_N, weight_VD, _ = case(
+        rows=64, hidden=256, vocabulary=3000, bias=False, dtype=torch.bfloat16
+    )
     scores = fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), entropy=True, budget_bytes=2**22)
     exact = whole(hidden_ND.double(), tokens_N, Head(weight_VD.double()), 1.0)
     assert scores.logprobs_N.dtype == torch.float32
     torch.testing.assert_close(scores.logprobs_N.double(), exact.logprobs_N, rtol=0, atol=1e-4)
     torch.testing.assert_close(scores.entropy_N.double(), exact.entropy_N, rtol=0, atol=1e-4)
     naive = (
-        (hidden_ND.float() @ weight_VD.float().mT).bfloat16().float().log_softmax(-1).gather(1, tokens_N[:, None])[:, 0]
+        (hidden_ND.float() @ weight_VD.float().mT)
+        .bfloat16()
+        .float()
+        .log_softmax(-1)
+        .gather(1, tokens_N[:, None])[:, 0]
     )
     assert (
         float((naive - exact.logprobs_N).detach().abs().max()) > 1e-2
@@ -95,8 +109,12 @@ def test_bfloat16_is_summed_in_float32():
 
 
 def test_weight_gradients_in_bfloat16_are_rounded_once():
-    hidden_ND, tokens_N, weight_VD, _ = case(rows=400, hidden=16, vocabulary=50, bias=False, dtype=torch.bfloat16)
-    fused_logprobs(hidden_ND, tokens_N, Head(weight_VD), budget_bytes=20_000).logprobs_N.sum().backward()
+    hidden_ND, tokens_N, weight_VD, _ = case(
+        rows=400, hidden=16, vocabulary=50, bias=False, dtype=torch.bfloat16
+    )
+    fused_logprobs(
+        hidden_ND, tokens_N, Head(weight_VD), budget_bytes=20_000
+    ).logprobs_N.sum().backward()
     wide = weight_VD.detach().double().requires_grad_()
     whole(hidden_ND.detach().double(), tokens_N, Head(wide), 1.0).logprobs_N.sum().backward()
     # Half a unit in the last of 8 bits.
@@ -105,14 +123,18 @@ def test_weight_gradients_in_bfloat16_are_rounded_once():
 
 def test_extreme_logits_stay_finite():
     hidden_ND, tokens_N = torch.full((2, 1), 300.0), torch.tensor([0, 1])
-    scores = fused_logprobs(hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True, collision=True)
+    scores = fused_logprobs(
+        hidden_ND, tokens_N, Head(torch.tensor([[1.0], [-1.0]])), entropy=True, collision=True
+    )
     assert scores.logprobs_N.tolist() == [0.0, -600.0]
     assert scores.entropy_N.tolist() == [0.0, 0.0]
     assert scores.log_collision_N.tolist() == [0.0, 0.0]
 
 
 def test_two_draws_from_four_equal_tokens_agree_a_quarter_of_the_time():
-    scores = fused_logprobs(torch.zeros(1, 2), torch.tensor([0]), Head(torch.ones(4, 2)), collision=True)
+    scores = fused_logprobs(
+        torch.zeros(1, 2), torch.tensor([0]), Head(torch.ones(4, 2)), collision=True
+    )
     assert scores.log_collision_N.exp().tolist() == pytest.approx([0.25])
 
 
@@ -141,14 +163,18 @@ def test_memory_stays_under_the_budget(tokens, vocabulary):
     budget, hidden = 2**20, 32
     meter = above_inputs(tokens, vocabulary, budget, hidden)
     gradients = 4 * hidden * (tokens + vocabulary)
-    per_token = 4 * tokens * 16  # log-probs, entropy, collision, log-sum-exp, mean, and what the caller adds up
+    per_token = (
+        4 * tokens * 16
+    )  # log-probs, entropy, collision, log-sum-exp, mean, and what the caller adds up
     assert meter.peak <= budget + gradients + per_token
     assert meter.peak > gradients  # the meter does see something
     assert meter.largest <= max(budget, gradients)
 
 
 def test_the_meter_sees_the_textbook_route_break_the_budget():
-    hidden_ND, tokens_N, weight_VD, _ = case(rows=512, hidden=32, vocabulary=20_000, dtype=torch.float32, bias=False)
+    hidden_ND, tokens_N, weight_VD, _ = case(
+        rows=512, hidden=32, vocabulary=20_000, dtype=torch.float32, bias=False
+    )
     with Meter() as meter:
         whole(hidden_ND, tokens_N, Head(weight_VD), 1.0).logprobs_N.sum().backward()
     assert meter.peak > 2 * 4 * 512 * 20_000

@@ -39,17 +39,25 @@ def test_a_value_heads_values_start_at_0(tmp_path):
     assert model.notes == ("the value head is new: all values are 0",)
 
 
-WITHOUT_A_CLASSIFIER = ("granite", "cohere2", "olmoe")  # in transformers: no reward model, no critic of its own weights
+WITHOUT_A_CLASSIFIER = (
+    "granite",
+    "cohere2",
+    "olmoe",
+)  # in transformers: no reward model, no critic of its own weights
 
 
 @pytest.mark.parametrize("family", WITHOUT_A_CLASSIFIER)
 def test_a_family_without_a_classifier_is_refused_by_name(family, tmp_path):
     create(tmp_path, family=family, **NUMBERS)
-    with pytest.raises(ValueError, match=f"is a {family}, for which transformers has no sequence classifier"):
+    with pytest.raises(
+        ValueError, match=f"is a {family}, for which transformers has no sequence classifier"
+    ):
         load(tmp_path, head="scalar")
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in WITHOUT_A_CLASSIFIER])
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family not in WITHOUT_A_CLASSIFIER]
+)
 def test_transformers_loads_what_we_save_and_gives_the_same_scores(family, tmp_path):
     create(tmp_path / "base", family=family, **NUMBERS, **FAMILIES[family])
     model = load(tmp_path / "base", head="scalar", seed=5)
@@ -57,7 +65,9 @@ def test_transformers_loads_what_we_save_and_gives_the_same_scores(family, tmp_p
     batch = batch_of(LENGTHS)
     ours_B = model.outputs(batch, WANT)["scores_B"].detach()
     model.save(tmp_path / "saved")
-    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", attn_implementation="eager").eval()
+    stock = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "saved", attn_implementation="eager"
+    ).eval()
     assert stock.config.num_labels == 1
     pieces = batch["tokens_T"].split(list(LENGTHS))
     theirs = [stock(piece[None]).logits[0, 0].detach() for piece in pieces if piece.numel()]
@@ -66,9 +76,9 @@ def test_transformers_loads_what_we_save_and_gives_the_same_scores(family, tmp_p
     padded = AutoTokenizer.from_pretrained(tmp_path / "saved").pad(
         {"input_ids": [p.tolist() for p in pieces if len(p)]}
     )
-    together = stock(torch.tensor(padded["input_ids"]), attention_mask=torch.tensor(padded["attention_mask"])).logits[
-        :, 0
-    ]
+    together = stock(
+        torch.tensor(padded["input_ids"]), attention_mask=torch.tensor(padded["attention_mask"])
+    ).logits[:, 0]
     torch.testing.assert_close(ours_B[[0, 1, 3, 4]], together.detach(), rtol=0, atol=1e-5)
     again = load(tmp_path / "saved", head="scalar")
     assert not any("new" in note for note in again.notes)
@@ -107,13 +117,18 @@ def test_a_critic_on_the_policys_trunk(tmp_path):
     assert both < model.offers
     out = model.outputs(batch_of(LENGTHS), frozenset(both))
     (out["values_T"].sum() + out["logprobs_T"].sum()).backward()
-    assert "value_head.weight" in {name for name, each in model.named_parameters() if each.grad is not None}
+    assert "value_head.weight" in {
+        name for name, each in model.named_parameters() if each.grad is not None
+    }
     model.save(tmp_path / "saved")
     again = load(tmp_path / "saved", head="both")
     assert torch.equal(again.outputs(batch_of(LENGTHS), model.offers)["values_T"], out["values_T"])
     assert again.notes == ()
     policy = load(tmp_path / "saved")
-    assert torch.equal(policy.outputs(batch_of(LENGTHS), frozenset({"logprobs_T"}))["logprobs_T"], out["logprobs_T"])
+    assert torch.equal(
+        policy.outputs(batch_of(LENGTHS), frozenset({"logprobs_T"}))["logprobs_T"],
+        out["logprobs_T"],
+    )
 
 
 def test_a_value_head_of_another_model_is_refused(tmp_path):
@@ -125,9 +140,9 @@ def test_a_value_head_of_another_model_is_refused(tmp_path):
 
 def test_a_classifier_of_several_labels_is_refused(tmp_path):
     create(tmp_path / "base", **NUMBERS)
-    AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3).save_pretrained(
-        tmp_path / "three"
-    )
+    AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=3
+    ).save_pretrained(tmp_path / "three")
     AutoTokenizer.from_pretrained(tmp_path / "base").save_pretrained(tmp_path / "three")
     with pytest.raises(ValueError, match=r"another shape: score\.weight"):
         load(tmp_path / "three", head="scalar")
@@ -144,7 +159,8 @@ def test_what_demonstrations_score_is_subtracted_and_saved_with_the_model(tmp_pa
     again = load(tmp_path / "saved", head="scalar")
     assert again.normalization == (1.5, 2.0, 10)
     assert torch.equal(  # what the model itself computes is raw
-        again.outputs(batch_of((3, 4)), WANT)["scores_B"], model.outputs(batch_of((3, 4)), WANT)["scores_B"]
+        again.outputs(batch_of((3, 4)), WANT)["scores_B"],
+        model.outputs(batch_of((3, 4)), WANT)["scores_B"],
     )
     again.normalization = None
     again.save(tmp_path / "cleared")

@@ -10,17 +10,24 @@ import torch
 from ascent.models.host_memory import HostBuffer, available_bytes
 
 GIB = 2**30
-VERSIONS = {2: ("", "memory.max", "memory.current"), 1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")}
+VERSIONS = {
+    2: ("", "memory.max", "memory.current"),
+    1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
 
 
 def machine(root: Path, *, available: int) -> Path:
     (root / "proc").mkdir()
-    (root / "proc/meminfo").write_text(f"MemTotal: {100 * GIB // 1024} kB\nMemAvailable: {available // 1024} kB\n")
+    (root / "proc/meminfo").write_text(
+        f"MemTotal: {100 * GIB // 1024} kB\nMemAvailable: {available // 1024} kB\n"
+    )
     return root
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_limit_of_a_container_counts_without_its_page_cache(tmp_path: Path, version: int) -> None:
+def test_the_limit_of_a_container_counts_without_its_page_cache(
+    tmp_path: Path, version: int
+) -> None:
     root = machine(tmp_path, available=50 * GIB)
     folder, limit, usage = VERSIONS[version]
     place = root / "sys/fs/cgroup" / folder

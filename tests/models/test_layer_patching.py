@@ -28,15 +28,24 @@ def test_every_linear_norm_attention_and_head_passes_through(family, monkeypatch
         return call
 
     kernels = replace(
-        FAST, linear=spy("linear", FAST.linear), norm=spy("norm", FAST.norm), product=spy("head", FAST.product)
+        FAST,
+        linear=spy("linear", FAST.linear),
+        norm=spy("norm", FAST.norm),
+        product=spy("head", FAST.product),
     )
     monkeypatch.setitem(layer_patching.KERNEL_SETS, "fast", kernels)
     installed = patch_layers(model.module)
     with torch.no_grad():
         model.outputs(batch_of(), WANT)
     parts = list(model.module.modules())
-    assert seen["linear"] == sum(isinstance(part, nn.Linear) for part in parts) - 1  # the head has its own seam
-    assert seen["norm"] == sum(type(part).__name__.endswith("Norm") for part in parts) == installed.norms
+    assert (
+        seen["linear"] == sum(isinstance(part, nn.Linear) for part in parts) - 1
+    )  # the head has its own seam
+    assert (
+        seen["norm"]
+        == sum(type(part).__name__.endswith("Norm") for part in parts)
+        == installed.norms
+    )
     assert seen["head"] > 0
     assert model.module.config._attn_implementation == attention.NAME
     assert installed.linears == seen["linear"] + 1
@@ -48,7 +57,9 @@ def test_every_linear_norm_attention_and_head_passes_through(family, monkeypatch
 def test_the_modules_stay_what_they_were():
     model = random_model("llama")
     stock = stock_twin(model.module)
-    for (name, ours), (other, theirs) in zip(model.module.named_modules(), stock.named_modules(), strict=True):
+    for (name, ours), (other, theirs) in zip(
+        model.module.named_modules(), stock.named_modules(), strict=True
+    ):
         assert name == other
         assert isinstance(ours, type(theirs))
     assert list(model.module.state_dict()) == list(stock.state_dict())
@@ -68,7 +79,9 @@ def test_a_copy_uses_its_own_weights():
 
 def test_weights_out_of_reach_are_named():
     """GPT-2 keeps its matrices in a class of its own: the fast form works, an exact one would have to refuse it."""
-    config = AutoConfig.for_model("gpt2", vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    config = AutoConfig.for_model(
+        "gpt2", vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=16
+    )
     unpatched = patch_layers(AutoModelForCausalLM.from_config(config)).unpatched
     assert "transformer.h.0.attn.c_attn.weight" in unpatched
     assert not any("wte" in name for name in unpatched)

@@ -39,14 +39,22 @@ def test_weights_are_those_of_the_folder(folder):
 
 def test_threads_may_load_at_the_same_time(tmp_path):
     # Two servers in one process receive new weights together. transformers suspends weight tying while it loads.
-    folder, original = create(tmp_path / "tied", **{**NUMBERS, "family": "smollm2"}), PreTrainedModel.tie_weights
+    folder, original = (
+        create(tmp_path / "tied", **{**NUMBERS, "family": "smollm2"}),
+        PreTrainedModel.tie_weights,
+    )
     try:
         with ThreadPoolExecutor(4) as threads:
             models = list(threads.map(lambda _: load(folder), range(16)))
         assert PreTrainedModel.tie_weights is original
     finally:
-        PreTrainedModel.tie_weights = original  # a failure here must not break the tests that follow
-    assert all(m.module.get_output_embeddings().weight is m.module.get_input_embeddings().weight for m in models)
+        PreTrainedModel.tie_weights = (
+            original  # a failure here must not break the tests that follow
+        )
+    assert all(
+        m.module.get_output_embeddings().weight is m.module.get_input_embeddings().weight
+        for m in models
+    )
 
 
 def test_a_run_folder_loads_and_says_which_model_it_took(folder, tmp_path, caplog):
@@ -100,9 +108,14 @@ def test_padding_is_separated_in_tokenizer_and_config(folder):
 def test_weights_that_are_missing_are_an_error(folder):
     path = folder / "model.safetensors"
     weights = load_file(path)
-    save_file({name: each for name, each in weights.items() if "q_proj" not in name}, path, {"format": "pt"})
+    save_file(
+        {name: each for name, each in weights.items() if "q_proj" not in name},
+        path,
+        {"format": "pt"},
+    )
     with pytest.raises(
-        ValueError, match=r"lacks 1 weights of LlamaForCausalLM .* model.layers.0.self_attn.q_proj.weight"
+        ValueError,
+        match=r"lacks 1 weights of LlamaForCausalLM .* model.layers.0.self_attn.q_proj.weight",
     ):
         load(folder)
 
@@ -153,7 +166,9 @@ def test_code_that_comes_with_a_model_does_not_run_unasked(folder):
         model_type="theirs",
         auto_map={"AutoConfig": "theirs.C", "AutoModelForCausalLM": "theirs.M"},
     )
-    with pytest.raises(ValueError, match=r"set model\.trust_remote_code=true if you trust its code"):
+    with pytest.raises(
+        ValueError, match=r"set model\.trust_remote_code=true if you trust its code"
+    ):
         load(folder)
     assert not marker.exists()
 
@@ -188,7 +203,10 @@ def test_a_base_model_without_a_head_is_refused_as_a_policy(folder, tmp_path):
 
 def test_a_reward_model_is_refused_as_a_policy_by_its_name(folder, tmp_path):
     load(folder, head="scalar", seed=1).save(tmp_path / "scored")
-    with pytest.raises(ValueError, match="scored is a reward model or critic, which has no token head; load another"):
+    with pytest.raises(
+        ValueError,
+        match="scored is a reward model or critic, which has no token head; load another",
+    ):
         load(tmp_path / "scored")
 
 
@@ -202,7 +220,8 @@ def test_the_end_tokens_embedding_is_trained_and_paddings_is_not_before_and_afte
     model = load(folder, head=head)
     model.save(tmp_path / "again")
     assert [
-        load(each, head=head).module.get_input_embeddings().padding_idx for each in (folder, tmp_path / "again")
+        load(each, head=head).module.get_input_embeddings().padding_idx
+        for each in (folder, tmp_path / "again")
     ] == [0, 0]
     batch = {**batch_of((4,)), "tokens_T": torch.tensor([5, 1, 6, 7])}
     want = WANT if head == "tokens" else frozenset({"scores_B"})

@@ -37,7 +37,9 @@ def test_a_run_without_checkpoints_is_its_model(tmp_path):
     assert resolve(tmp_path) == tmp_path / "model"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-0.5B"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-0.5B"]
+)
 def test_hub_names_pass_through(name):
     assert resolve(name) == name
 
@@ -68,9 +70,14 @@ def unreachable(tmp_path, monkeypatch):
 @wall_clock
 def test_without_a_network_a_hub_name_is_refused_at_the_first_attempt(unreachable):
     begun = time.monotonic()
-    with pytest.raises(ValueError, match="'owner/name' is no folder here and was never downloaded, and the hub cannot"):
+    with pytest.raises(
+        ValueError,
+        match="'owner/name' is no folder here and was never downloaded, and the hub cannot",
+    ):
         check_hub("owner/name")
-    assert time.monotonic() - begun < 5  # downloading would try six times, with 23 seconds between them
+    assert (
+        time.monotonic() - begun < 5
+    )  # downloading would try six times, with 23 seconds between them
 
 
 def test_without_a_network_what_was_downloaded_is_used(unreachable):

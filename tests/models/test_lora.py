@@ -45,7 +45,9 @@ def test_only_the_adapter_is_trained_and_the_base_never_moves(folder):
     assert names
     assert all(".lora_" in name for name in names)
     stock = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    ours = {name.replace(".base_layer", ""): each for name, each in model.module.state_dict().items()}
+    ours = {
+        name.replace(".base_layer", ""): each for name, each in model.module.state_dict().items()
+    }
     assert all(torch.equal(ours[name], weight) for name, weight in stock.items())
     # Switching off and on again leaves it trainable.
     with adapter_off(model):
@@ -83,7 +85,8 @@ def test_restored_it_has_the_adapter_and_the_heads_that_were_saved(folder, tmp_p
 
 def test_the_seed_decides_the_adapter(folder):
     first, same, other = (
-        [each.detach() for each in attach(load(folder), seed=seed).parameters()] for seed in (1, 1, 2)
+        [each.detach() for each in attach(load(folder), seed=seed).parameters()]
+        for seed in (1, 1, 2)
     )
     assert all(torch.equal(a, b) for a, b in zip(first, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))

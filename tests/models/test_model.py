@@ -23,9 +23,13 @@ def test_what_a_model_offers_depends_on_its_heads(tmp_path):
     policy, critic = load(tmp_path), load(tmp_path, head="scalar")
     assert policy.offers == ALL
     assert critic.offers == {"scores_B", "values_T", "step_logits_TC"}
-    with pytest.raises(ValueError, match=r"want=\['scores_B'\]: LlamaForCausalLM offers \['entropy_T', 'log_coll"):
+    with pytest.raises(
+        ValueError, match=r"want=\['scores_B'\]: LlamaForCausalLM offers \['entropy_T', 'log_coll"
+    ):
         policy.outputs(batch_of(), frozenset({"scores_B"}))
-    with pytest.raises(ValueError, match=r"LlamaForSequenceClassification offers \['scores_B', 'step_log"):
+    with pytest.raises(
+        ValueError, match=r"LlamaForSequenceClassification offers \['scores_B', 'step_log"
+    ):
         critic.outputs(batch_of(), ALL)
     with pytest.raises(ValueError, match=r"want=\[\]"):
         policy.outputs(batch_of(), frozenset())
@@ -71,7 +75,9 @@ def test_a_generation_config_is_saved_as_it_was(values, tmp_path):
     load(tmp_path / "base").save(tmp_path / "saved")
     load(tmp_path / "saved").save(tmp_path / "again")
     assert json.loads((tmp_path / "saved" / file.name).read_text()) == json.loads(file.read_text())
-    assert (tmp_path / "saved" / file.name).read_bytes() == (tmp_path / "again" / file.name).read_bytes()
+    assert (tmp_path / "saved" / file.name).read_bytes() == (
+        tmp_path / "again" / file.name
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, [2, 7]), (2, [2, 7]), ([9, 7], [2, 7, 9])])
@@ -113,7 +119,9 @@ def test_the_gradient_of_tied_weights_counts_both_uses():
 def test_recomputing_needs_train_mode():
     model = random_model("llama")
     model = LanguageModel(model.module, model.tokenizer, gradient_checkpointing=True)
-    with pytest.raises(ValueError, match="gradient_checkpointing=True has no effect on a model in eval mode"):
+    with pytest.raises(
+        ValueError, match="gradient_checkpointing=True has no effect on a model in eval mode"
+    ):
         model.eval().outputs(batch_of(), ALL)
     with torch.no_grad():
         model.eval().outputs(batch_of(), ALL)
@@ -139,7 +147,12 @@ def test_memory_above_the_weights_does_not_grow_with_vocabulary_times_tokens():
 
 
 def test_rope_that_depends_on_the_batch_limits_the_length():
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+    }
     config = AutoConfig.for_model(
         "phi3",
         hidden_size=16,
@@ -154,12 +167,17 @@ def test_rope_that_depends_on_the_batch_limits_the_length():
 
 
 def test_the_head_of_each_family():
-    gemma2, phi = output_head(random_model("gemma2").module), output_head(random_model("phi").module)
+    gemma2, phi = (
+        output_head(random_model("gemma2").module),
+        output_head(random_model("phi").module),
+    )
     assert gemma2.softcap == 2.0
     assert phi.bias_V is not None
 
 
-needs_smollm2 = pytest.mark.skipif(not SMOLLM2, reason="set ASCENT_SMOLLM2 to a folder with SmolLM2-135M-Instruct")
+needs_smollm2 = pytest.mark.skipif(
+    not SMOLLM2, reason="set ASCENT_SMOLLM2 to a folder with SmolLM2-135M-Instruct"
+)
 TEXTS = (
     "The capital of France is Paris, and the capital of Italy is Rome.",
     "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n2 + 2 equals 4.<|im_end|>\n",
@@ -176,7 +194,9 @@ def test_smollm2_log_probs_are_its_own():
     assert model.tokenizer.pad_token_id not in (None, model.tokenizer.eos_token_id)
     pieces = [torch.tensor(model.tokenizer(text).input_ids) for text in TEXTS]
     batch = batch_of(tuple(len(piece) for piece in pieces)) | {"tokens_T": torch.cat(pieces)}
-    stock = AutoModelForCausalLM.from_pretrained(SMOLLM2, attn_implementation="eager", dtype=torch.float32).eval()
+    stock = AutoModelForCausalLM.from_pretrained(
+        SMOLLM2, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     with torch.no_grad():
         ours = model.outputs(batch, ALL)
         logprobs_T, entropy_T = one_by_one(stock, batch)

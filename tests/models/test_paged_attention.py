@@ -38,7 +38,9 @@ def call(
     return AttentionCall(0.3, window, softcap, 0.0, 0, (2, *size), sinks_H)
 
 
-def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: AttentionCall) -> torch.Tensor:
+def dense(
+    q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: AttentionCall
+) -> torch.Tensor:
     """One query over its past, in float64, head by head."""
     outs = []
     for head in range(q_HD.shape[0]):
@@ -57,14 +59,20 @@ def dense(q_HD: torch.Tensor, k_LKD: torch.Tensor, v_LKD: torch.Tensor, ask: Att
 class Past:
     """Rows of these lengths whose tokens, all but the last, lie in a pool, in pages that lie anywhere."""
 
-    def __init__(self, lengths: list[int], block_size: int, size: tuple[int, int] = (8, 8), seed: int = 0) -> None:
+    def __init__(
+        self, lengths: list[int], block_size: int, size: tuple[int, int] = (8, 8), seed: int = 0
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        tokens = [tuple(torch.randn(n, 2, each, generator=generator) for each in size) for n in lengths]
+        tokens = [
+            tuple(torch.randn(n, 2, each, generator=generator) for each in size) for n in lengths
+        ]
         widest = -(-max(lengths) // block_size)
         self.kv_cache = allocate_kv_cache(
             [(2, *size)], 1 + len(lengths) * widest, block_size, dtype=torch.float32, device=CPU
         )
-        order = 1 + torch.randperm(len(lengths) * widest, generator=torch.Generator().manual_seed(block_size))
+        order = 1 + torch.randperm(
+            len(lengths) * widest, generator=torch.Generator().manual_seed(block_size)
+        )
         self.table = order.view(len(lengths), widest).int()
         self.tokens, self.lengths = tokens, torch.tensor(lengths, dtype=torch.int32)
         for row, (keys, values) in enumerate(tokens):
@@ -80,32 +88,53 @@ class Past:
         )
 
     def attend(self, way: str, ask: AttentionCall) -> torch.Tensor:
-        return WAYS[way](self.kv_cache, self.table, self.lengths).attend(self.q, self.k, self.v, ask)
+        return WAYS[way](self.kv_cache, self.table, self.lengths).attend(
+            self.q, self.k, self.v, ask
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize(
     ("window", "softcap", "sinks_H"),
-    [(None, None, None), (7, None, None), (None, 2.0, None), (40, 1.5, None), (None, None, SINKS), (7, None, SINKS)],
+    [
+        (None, None, None),
+        (7, None, None),
+        (None, 2.0, None),
+        (40, 1.5, None),
+        (None, None, SINKS),
+        (7, None, SINKS),
+    ],
 )
 def test_decode_is_dense_attention_over_each_rows_own_past(
-    way: str, block_size: int, window: int | None, softcap: float | None, sinks_H: torch.Tensor | None
+    way: str,
+    block_size: int,
+    window: int | None,
+    softcap: float | None,
+    sinks_H: torch.Tensor | None,
 ) -> None:
     past, ask = Past(LENGTHS, block_size), call(window, softcap, sinks_H=sinks_H)
     out_BHD = past.attend(way, ask)
     for row, (keys, values) in enumerate(past.tokens):
-        assert torch.allclose(out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5)
-        assert torch.equal(past.kv_cache.keys[0][past.slots(row)], keys)  # the new token is stored, the others are kept
+        assert torch.allclose(
+            out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5
+        )
+        assert torch.equal(
+            past.kv_cache.keys[0][past.slots(row)], keys
+        )  # the new token is stored, the others are kept
         assert torch.equal(past.kv_cache.values[0][past.slots(row)], values)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (5, 7), (12, 20), (16, 16), (24, 8), (64, 64), (128, 128)])
+@pytest.mark.parametrize(
+    "size", [(1, 1), (5, 7), (12, 20), (16, 16), (24, 8), (64, 64), (128, 128)]
+)
 def test_heads_of_any_size(size: tuple[int, int]) -> None:
     past, ask = Past(LENGTHS, 16, size), call(size=size)
     out_BHD = past.attend("compiled", ask)
     for row, (keys, values) in enumerate(past.tokens):
-        assert torch.allclose(out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5)
+        assert torch.allclose(
+            out_BHD[row].double(), dense(past.q[row], keys, values, ask), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -128,7 +157,9 @@ def test_neither_neighbours_nor_pages_change_a_bit(way: str) -> None:
     for row in range(len(LENGTHS)):
         one = slice(row, row + 1)
         alone = WAYS[way](past.kv_cache, past.table[one], past.lengths[one])
-        assert torch.equal(alone.attend(past.q[one], past.k[one], past.v[one], call()), expected[one])
+        assert torch.equal(
+            alone.attend(past.q[one], past.k[one], past.v[one], call()), expected[one]
+        )
 
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,14 +187,18 @@ def test_an_interrupt_waits_for_the_threads(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr("concurrent.futures.thread._base.Future", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        paged_attention_cpu._run(slow, paged_attention_cpu._Arguments(), 16, paged_attention_cpu.PARALLEL_THRESHOLD)
+        paged_attention_cpu._run(
+            slow, paged_attention_cpu._Arguments(), 16, paged_attention_cpu.PARALLEL_THRESHOLD
+        )
     assert len(ended) == 8
 
 
 def test_other_numbers_than_float32_are_refused() -> None:
     past = Past(LENGTHS, 16)
     past.q = past.q.bfloat16()
-    with pytest.raises(ValueError, match=r"torch.bfloat16 in compiled attention, which takes float32"):
+    with pytest.raises(
+        ValueError, match=r"torch.bfloat16 in compiled attention, which takes float32"
+    ):
         past.attend("compiled", call())
 
 
@@ -180,12 +215,17 @@ def test_weights_are_accurate_wherever_scores_lie() -> None:
     gaps = torch.cat([torch.linspace(-86, 20, 400), torch.tensor([-1e4, 1e4, 0.0])])
     count = len(gaps)
     kv_cache = allocate_kv_cache([(1, 4, 4)], 1 + count, 2, dtype=torch.float32, device=CPU)
-    table, lengths = torch.arange(1, 1 + count).view(-1, 1).int(), torch.full((count,), 2, dtype=torch.int32)
+    table, lengths = (
+        torch.arange(1, 1 + count).view(-1, 1).int(),
+        torch.full((count,), 2, dtype=torch.int32),
+    )
     kv_cache.keys[0][2::2, :, 0] = 3.0
     k, v = torch.zeros(count, 1, 4), torch.ones(count, 1, 4)
     k[:, 0, 0] = 3 + gaps
     q = torch.tensor([1.0, 0, 0, 0]).expand(count, 1, 4)
-    out = compiled(kv_cache, table, lengths).attend(q, k, v, AttentionCall(1.0, None, None, 0.0, 0, (1, 4, 4)))
+    out = compiled(kv_cache, table, lengths).attend(
+        q, k, v, AttentionCall(1.0, None, None, 0.0, 0, (1, 4, 4))
+    )
     exact = (k[:, 0, 0].double() - 3).sigmoid()
     assert torch.allclose(out[:, 0, 0].double(), exact, rtol=1e-6, atol=1e-37)
 
@@ -218,4 +258,13 @@ def test_new_slots() -> None:
 
 
 def test_lengths_are_rounded_four_times_a_doubling() -> None:
-    assert [padded_length(n) for n in (1, 16, 17, 33, 128, 129, 257, 1025)] == [16, 16, 32, 48, 128, 160, 320, 1280]
+    assert [padded_length(n) for n in (1, 16, 17, 33, 128, 129, 257, 1025)] == [
+        16,
+        16,
+        32,
+        48,
+        128,
+        160,
+        320,
+        1280,
+    ]

@@ -10,12 +10,20 @@ from ascent.models.model import output_head
 from ascent.models.probe import check_config, check_model
 from tests.models.packing import FAMILIES, random_model
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40, "intermediate_size": 24}
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 40,
+    "intermediate_size": 24,
+}
 
 
 def made(model_type, **numbers):
     torch.manual_seed(0)
-    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SMALL, **numbers}))
+    module = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **{**SMALL, **numbers})
+    )
     layer_patching.patch_layers(module)
     return module
 
@@ -37,7 +45,12 @@ def test_the_families_pass(family):
         ("phi3", {"pad_token_id": 0, "sliding_window": 3}),
         (
             "qwen3_moe",
-            {"moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 1},
+            {
+                "moe_intermediate_size": 8,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "num_key_value_heads": 1,
+            },
         ),
     ],
 )
@@ -69,7 +82,10 @@ def test_an_unknown_head_is_refused():
 def test_a_window_that_attention_is_not_told_of_is_refused():
     module = random_model("llama").module
     module.config.sliding_window = 4
-    with pytest.raises(ValueError, match=r"declares sliding windows \[4, 4\] but calls attention with \[None, None\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"declares sliding windows \[4, 4\] but calls attention with \[None, None\]",
+    ):
         check_model(module, None)
 
 
@@ -94,7 +110,10 @@ def test_the_mode_is_left_as_it_was():
         (AutoConfig.for_model("t5"), "is an encoder-decoder"),
         (AutoConfig.for_model("llama4_text"), "layers of kind chunked_attention"),
         (AutoConfig.for_model("qwen3_next"), "layers of kind linear_attention"),
-        (AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
+        (
+            AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq"}),
+            "holds quantized weights",
+        ),
     ],
     ids=lambda given: getattr(given, "model_type", ""),
 )

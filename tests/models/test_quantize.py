@@ -31,7 +31,9 @@ def folder(tmp_path):
 
 
 def layers(model):
-    return {name: each for name, each in model.module.named_modules() if quantize.is_quantized(each)}
+    return {
+        name: each for name, each in model.module.named_modules() if quantize.is_quantized(each)
+    }
 
 
 def dense(layer):
@@ -70,13 +72,18 @@ def test_the_gradient_of_the_inputs_is_that_of_the_dequantized_weights(dtype):
     exact = x.detach().double() @ weight.T + layer.bias.detach().to(dtype).double()
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 4e-2}[dtype]
     torch.testing.assert_close(out.double(), exact, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(grad.double(), upstream.double() @ weight, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        grad.double(), upstream.double() @ weight, rtol=tolerance, atol=tolerance
+    )
     assert out.dtype == grad.dtype == dtype
 
 
 def test_lora_trains_on_it_and_off_it_is_the_base(folder):
     base_T = logprobs(load(folder, quantize="nf4"))
-    packed = {name: each.weight.detach().clone() for name, each in layers(load(folder, quantize="nf4")).items()}
+    packed = {
+        name: each.weight.detach().clone()
+        for name, each in layers(load(folder, quantize="nf4")).items()
+    }
     model = trained(folder, quantize="nf4")
     assert all(".lora_" in name for name, _ in model.named_parameters())
     with adapter_off(model):
@@ -97,7 +104,9 @@ def test_training_and_eval_mode_compute_the_same(folder):
 
 
 @pytest.mark.parametrize("head", ["tokens", "scalar", "both"])
-def test_the_adapter_is_restored_bit_by_bit_and_merged_into_the_weights_it_was_trained_on(folder, tmp_path, head):
+def test_the_adapter_is_restored_bit_by_bit_and_merged_into_the_weights_it_was_trained_on(
+    folder, tmp_path, head
+):
     model = trained(folder, quantize="nf4", head=head)
     model.save(tmp_path / "saved")
     again = attach(load(folder, quantize="nf4", head=head), rank=4)
@@ -114,8 +123,12 @@ def test_merged_it_is_a_plain_model(folder, tmp_path):
     model = trained(folder, quantize="nf4")
     model.save(tmp_path / "saved")
     load(tmp_path / "saved").save(tmp_path / "plain")
-    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", attn_implementation="eager").eval()
-    torch.testing.assert_close(one_by_one(stock, batch_of())[0].detach(), logprobs(model), rtol=0, atol=1e-5)
+    stock = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain", attn_implementation="eager"
+    ).eval()
+    torch.testing.assert_close(
+        one_by_one(stock, batch_of())[0].detach(), logprobs(model), rtol=0, atol=1e-5
+    )
     assert not layers(load(tmp_path / "plain"))
 
 
@@ -124,7 +137,9 @@ def test_weights_take_a_seventh_of_float32(folder):
     total, quantized = quantize.num_parameters(model.module)
     assert total == sum(each.numel() for each in load(folder).module.parameters())
     state = model.module.state_dict()
-    stored = sum(each.numel() * each.element_size() for name, each in state.items() if ".weight." in name)
+    stored = sum(
+        each.numel() * each.element_size() for name, each in state.items() if ".weight." in name
+    )
     packed = sum(layer.weight.numel() for layer in layers(model).values())
     assert packed * 2 == quantized
     assert stored < packed  # scales, and tables that are large only beside layers as small as these
@@ -134,9 +149,16 @@ def test_what_cannot_be_is_refused(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="quantize='int3' is not supported; use nf4"):
         load(folder, quantize="int3")
     attach(load(folder)).save(tmp_path / "adapter")
-    with pytest.raises(ValueError, match="is a LoRA adapter; export it first and quantize the result"):
+    with pytest.raises(
+        ValueError, match="is a LoRA adapter; export it first and quantize the result"
+    ):
         load(tmp_path / "adapter", quantize="nf4")
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))
-    with pytest.raises(ImportError, match=r"need the package bitsandbytes; .*pip install 'ascent-posttrain\[qlora\]'"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name)
+    )
+    with pytest.raises(
+        ImportError,
+        match=r"need the package bitsandbytes; .*pip install 'ascent-posttrain\[qlora\]'",
+    ):
         load(folder, quantize="nf4")

@@ -22,7 +22,9 @@ def decoders(model):
 
 def on_every_device(monkeypatch):
     """The way of CUDA, with plain sums and norms, on a CPU."""
-    monkeypatch.setattr(layer_patching, "_use_residual_norm", lambda hidden_states: not torch.is_grad_enabled())
+    monkeypatch.setattr(
+        layer_patching, "_use_residual_norm", lambda hidden_states: not torch.is_grad_enabled()
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -49,8 +51,14 @@ def test_common_families_are_known_and_every_sum_is_one_with_its_norm(family, mo
     with torch.no_grad():
         model.outputs(batch_of(), WANT)
     base = model.module.base_model
-    wanted = [norm for layer in base.layers for norm in (layer.post_attention_layernorm, *layer.next_norm)]
-    assert together == wanted and wanted[-1] is base.norm and wanted[1] is base.layers[1].input_layernorm
+    wanted = [
+        norm for layer in base.layers for norm in (layer.post_attention_layernorm, *layer.next_norm)
+    ]
+    assert (
+        together == wanted
+        and wanted[-1] is base.norm
+        and wanted[1] is base.layers[1].input_layernorm
+    )
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3", "granite", "mixtral"])

@@ -34,7 +34,9 @@ WEIGHTS: dict[str, Callable[[Tensor, Tensor, Any], Tensor]] = {
     "qwen3_moe": lambda logits, taken, router: logits.softmax(-1).gather(1, taken),
     "olmoe": lambda logits, taken, router: logits.softmax(-1).gather(1, taken),
     "mixtral": lambda logits, taken, router: normed(logits.softmax(-1).gather(1, taken)),
-    "deepseek_v2": lambda logits, taken, router: logits.softmax(-1).gather(1, taken) * router.routed_scaling_factor,
+    "deepseek_v2": lambda logits, taken, router: (
+        logits.softmax(-1).gather(1, taken) * router.routed_scaling_factor
+    ),
     "deepseek_v3": lambda logits, taken, router: normed(logits.sigmoid().gather(1, taken)) * 2.5,
     "gpt_oss": lambda logits, taken, router: logits.gather(1, taken).softmax(-1),
 }
@@ -88,14 +90,20 @@ def test_a_router_takes_what_it_is_given_and_weighs_it_by_its_scores(family: str
     bias = getattr(router, "bias", None)
     exact_TE = x_TD.double() @ router.weight.double().T + (0 if bias is None else bias.double())
     torch.testing.assert_close(logits_TE.double(), exact_TE, rtol=0, atol=1e-5)
-    torch.testing.assert_close(weights_TC.double(), WEIGHTS[family](exact_TE, given_TC, router), rtol=0, atol=1e-5)
-    differ = sum(len(set(a) - set(b)) for a, b in zip(given_TC.tolist(), own_TC.tolist(), strict=True))
+    torch.testing.assert_close(
+        weights_TC.double(), WEIGHTS[family](exact_TE, given_TC, router), rtol=0, atol=1e-5
+    )
+    differ = sum(
+        len(set(a) - set(b)) for a, b in zip(given_TC.tolist(), own_TC.tolist(), strict=True)
+    )
     assert replay.changed_2.tolist() == [differ, 128]
     assert differ > 40
 
 
 @pytest.mark.parametrize("family", WEIGHTS)
-def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_stays(family: str) -> None:
+def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_stays(
+    family: str,
+) -> None:
     model, batch = replayed(family), batch_of()
     plain_T = model.outputs(batch, WANT)["logprobs_T"]
     experts_TLC = recorded(model, batch)
@@ -106,7 +114,9 @@ def test_with_the_same_weights_nothing_changes_and_with_other_routers_the_route_
     assert not torch.equal(recorded(model, batch), experts_TLC)
     replay = RoutingReplay(experts_TLC)
     with torch.no_grad():
-        hidden_states(model.module.base_model, batch, plan_forward(batch, model.device), replay=replay)
+        hidden_states(
+            model.module.base_model, batch, plan_forward(batch, model.device), replay=replay
+        )
     assert torch.equal(replay.stacked(torch.uint8), experts_TLC)
     assert 0.1 < float(replay.changed_2[0] / replay.changed_2[1]) < 1
 
@@ -201,7 +211,12 @@ def test_what_is_shared_is_shared_only_where_the_experts_are_too() -> None:
     model = replayed("qwen3_moe")
 
     def experts(tokens_T: Tensor) -> Tensor:
-        found_TLC = torch.stack([tokens_T % 4, (tokens_T + 1) % 4], 1)[:, None].expand(-1, 2, -1).byte().clone()
+        found_TLC = (
+            torch.stack([tokens_T % 4, (tokens_T + 1) % 4], 1)[:, None]
+            .expand(-1, 2, -1)
+            .byte()
+            .clone()
+        )
         found_TLC[26 + 4 : 26 + 24] = (found_TLC[26 + 4 : 26 + 24] + 1) % 4
         return found_TLC
 
@@ -209,35 +224,56 @@ def test_what_is_shared_is_shared_only_where_the_experts_are_too() -> None:
     find = shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"])
     assert find is not None and find.shared_lens == [0, 20, 20]
     assert (
-        shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"], batch[EXPERTS]) is None
+        shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"], batch[EXPERTS])
+        is None
     )  # 4 tokens are not worth it
     found_T = model.outputs(batch, WANT)["logprobs_T"]
     alone = []
     for place, length in enumerate(lengths):
         start = sum(lengths[:place])
-        own = {name: batch[name][start : start + length] for name in ("tokens_T", "positions_T", EXPERTS)}
-        alone.append(model.outputs({**own, "segments": Segments.from_lengths([length])}, WANT)["logprobs_T"])
+        own = {
+            name: batch[name][start : start + length]
+            for name in ("tokens_T", "positions_T", EXPERTS)
+        }
+        alone.append(
+            model.outputs({**own, "segments": Segments.from_lengths([length])}, WANT)["logprobs_T"]
+        )
     torch.testing.assert_close(found_T, torch.cat(alone), rtol=0, atol=1e-5)
 
 
 def test_shared_prompts_keep_their_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, _ = group(
-        lambda tokens_T: torch.stack([tokens_T % 4, (tokens_T + 1) % 4], 1)[:, None].expand(-1, 2, -1).byte()
+        lambda tokens_T: (
+            torch.stack([tokens_T % 4, (tokens_T + 1) % 4], 1)[:, None].expand(-1, 2, -1).byte()
+        )
     )
     model = replayed("qwen3_moe")
     shared = model.outputs(batch, WANT)
     monkeypatch.setattr(shared_prefix, "MIN_SAVED_FRAC", 2.0)
     alone = model.outputs(batch, WANT)
     # The prompt was run once, and counts for every sequence that it begins.
-    assert shared["policy/routes_changed_frac"].tolist() == alone["policy/routes_changed_frac"].tolist()
-    assert alone["policy/routes_changed_frac"][1] == 80 * 4 and alone["policy/routes_changed_frac"][0] > 0
+    assert (
+        shared["policy/routes_changed_frac"].tolist()
+        == alone["policy/routes_changed_frac"].tolist()
+    )
+    assert (
+        alone["policy/routes_changed_frac"][1] == 80 * 4
+        and alone["policy/routes_changed_frac"][0] > 0
+    )
     torch.testing.assert_close(shared["logprobs_T"], alone["logprobs_T"], rtol=0, atol=1e-5)
 
 
 SMALL = {
-    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "intermediate_size": 24, "num_experts_per_tok": 2, "num_local_experts": 4, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 24,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "pad_token_id": 0,
+}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +298,10 @@ def test_more_experts_than_a_byte_can_name_take_two() -> None:
 
 def test_experts_of_another_model_are_refused() -> None:
     model, batch = replayed("qwen3_moe"), batch_of()
-    for wrong in (torch.zeros(25, 3, 2, dtype=torch.uint8), torch.zeros(25, 2, 2, dtype=torch.int16)):
+    for wrong in (
+        torch.zeros(25, 3, 2, dtype=torch.uint8),
+        torch.zeros(25, 2, 2, dtype=torch.int16),
+    ):
         with pytest.raises(ValueError, match="were recorded with another model"):
             model.outputs({**batch, EXPERTS: wrong}, WANT)
 
@@ -277,7 +316,10 @@ def test_other_topks_are_left_alone() -> None:
             return x, *x.topk(3)
 
     thing, x_TE = Thing(), torch.arange(16.0).view(2, 8)
-    with torch.no_grad(), attention_context(packed_context(Segments.from_lengths([2]), torch.device("cpu"))):
+    with (
+        torch.no_grad(),
+        attention_context(packed_context(Segments.from_lengths([2]), torch.device("cpu"))),
+    ):
         replay = RoutingReplay(torch.tensor([[[0, 1, 2]], [[7, 1, 3]]], dtype=torch.uint8))
         found = replay.route(lambda: thing(x_TE), 0, "Thing")
     assert found[2].tolist() == [[0, 1, 2], [7, 1, 3]]

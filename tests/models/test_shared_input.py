@@ -113,7 +113,14 @@ def test_copies_have_the_bits_of_weights_stored_together_and_are_not_kept() -> N
         torch.autograd.backward(parts, [each.detach().sin() for each in parts])
         found.append([*parts, own.grad, module.k_proj.weight.grad, module.v_proj.bias.grad])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    assert kept == [16 * 6, 7 * 6, 8 * 6, 4 * 6, 4 * 6, 7 * 6]  # the joined weights, or each of them, and the input
+    assert kept == [
+        16 * 6,
+        7 * 6,
+        8 * 6,
+        4 * 6,
+        4 * 6,
+        7 * 6,
+    ]  # the joined weights, or each of them, and the input
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -145,8 +152,10 @@ def test_a_copied_module_has_its_own_weights() -> None:
     x = torch.randn(3, 6, dtype=torch.float64)
     with torch.no_grad():
         module.q_proj.weight.zero_()
-        torch.testing.assert_close(group.output(0, x) if adjacent(group.weights) is not None else copied.q_proj(x),
-                                   x @ copied.q_proj.weight.T + copied.q_proj.bias)  # fmt: skip
+        torch.testing.assert_close(
+            group.output(0, x) if adjacent(group.weights) is not None else copied.q_proj(x),
+            x @ copied.q_proj.weight.T + copied.q_proj.bias,
+        )
 
 
 def test_neighbors_by_chance_are_not_one_tensor() -> None:

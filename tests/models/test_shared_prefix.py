@@ -23,9 +23,16 @@ def packed(*sequences: list[int]) -> tuple[Tensor, Segments]:
 
 
 def test_what_is_run_and_where_it_lies() -> None:
-    found = shared_prefix.find_shared_prefixes(*packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER))
+    found = shared_prefix.find_shared_prefixes(
+        *packed([*PROMPT, 1, 2], [*PROMPT, 3], [*PROMPT, 1, 4], OTHER)
+    )
     assert found is not None
-    assert found.shared_lens == [0, 12, 12, 0]  # the third has 13 in common with the first; a run shares one length
+    assert found.shared_lens == [
+        0,
+        12,
+        12,
+        0,
+    ]  # the third has 13 in common with the first; a run shares one length
     assert found.computed_U.tolist() == [*range(14), 26, 39, 40, *range(41, 50)]
     states_T = found.source_T.tolist()
     assert states_T[:14] == list(range(14))
@@ -41,14 +48,17 @@ def test_what_is_run_and_where_it_lies() -> None:
         ([[*PROMPT, 1], PROMPT], [0, 12]),
         ([[*PROMPT, 1], [], [*PROMPT, 2]], None),  # not neighbours
         ([[5] * 7 + [1], [5] * 7 + [2]], None),  # fewer than 8
-        ([[*PROMPT, 1], [*PROMPT, 2], *([n] * 40 for n in range(50, 54))], None),  # 12 of 186 tokens
+        (
+            [[*PROMPT, 1], [*PROMPT, 2], *([n] * 40 for n in range(50, 54))],
+            None,
+        ),  # 12 of 186 tokens
         # two groups that begin with the same 8 tokens: each shares its own prompt, not those 8
         (
             [[*PROMPT[:8], *[n] * 20, last] for n in (1, 4) for last in (2, 3)],
             [0, 28, 0, 28],
         ),
     ],
-)  # fmt: skip
+)
 def test_runs(sequences: list[list[int]], shared_lens: list[int] | None) -> None:
     found = shared_prefix.find_shared_prefixes(*packed(*sequences))
     assert (None if found is None else found.shared_lens) == shared_lens
@@ -73,10 +83,17 @@ def test_rows_that_are_taken_twice_get_the_sum_of_their_gradients() -> None:
 def group() -> dict[str, Any]:
     """Two groups and a lone sequence, ragged, one of them the same to the end as another."""
     endings = [[1, 2, 3], [1, 2, 4, 5, 6], [7], [1, 2, 3]]
-    tokens_T, segments = packed(*([*PROMPT, *end] for end in endings), *([*OTHER, *end] for end in endings), [40, 41])
+    tokens_T, segments = packed(
+        *([*PROMPT, *end] for end in endings), *([*OTHER, *end] for end in endings), [40, 41]
+    )
     positions_T = torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1])
     loss_mask_T = positions_T >= 9
-    return {"tokens_T": tokens_T, "positions_T": positions_T, "segments": segments, "loss_mask_T": loss_mask_T}
+    return {
+        "tokens_T": tokens_T,
+        "positions_T": positions_T,
+        "segments": segments,
+        "loss_mask_T": loss_mask_T,
+    }
 
 
 def outputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +102,10 @@ def outputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
     parameters = dict(model.named_parameters())
     loss = (found["logprobs_T"] * weights_T + 0.1 * found["entropy_T"]).sum()
     gradients = torch.autograd.grad(loss, list(parameters.values()))
-    return {**{name: each.detach() for name, each in found.items()}, **dict(zip(parameters, gradients, strict=True))}
+    return {
+        **{name: each.detach() for name, each in found.items()},
+        **dict(zip(parameters, gradients, strict=True)),
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -96,7 +116,8 @@ def test_the_same_numbers_and_gradients_as_without(
     """Families include grouped heads, sliding windows, capped scores, sinks and experts. In float64, except that norms
     and routers stay float32."""
     model = load(
-        create(tmp_path / family, family=family, seed=0), gradient_checkpointing=gradient_checkpointing
+        create(tmp_path / family, family=family, seed=0),
+        gradient_checkpointing=gradient_checkpointing,
     ).train()
     model.module.double()
     if model.module.config._experts_implementation != "eager":
@@ -109,16 +130,22 @@ def test_the_same_numbers_and_gradients_as_without(
     assert shared_prefix.find_shared_prefixes(batch["tokens_T"], batch["segments"]) is None
     apart = outputs(model, batch)
     for name, expected in apart.items():
-        assert float((together[name] - expected).abs().max()) <= 1e-6 * float(expected.abs().max()), name
+        assert float((together[name] - expected).abs().max()) <= 1e-6 * float(
+            expected.abs().max()
+        ), name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the flash kernel needs CUDA")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_on_cuda_the_same_within_its_precision(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_the_same_within_its_precision(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """bfloat16 runs the flash kernel with more keys than queries, float32 SDPA; twice the same bits."""
     folder = create(tmp_path / "tiny", family="qwen2", seed=0)
     model = load(folder, dtype=dtype, device="cuda").train()
-    batch = {name: each.cuda() if isinstance(each, Tensor) else each for name, each in group().items()}
+    batch = {
+        name: each.cuda() if isinstance(each, Tensor) else each for name, each in group().items()
+    }
     segments = batch["segments"]
     batch["segments"] = Segments(segments.lengths_B.cuda(), segments.ids_T.cuda())
     together, again = outputs(model, batch), outputs(model, batch)
@@ -126,4 +153,6 @@ def test_on_cuda_the_same_within_its_precision(tmp_path: Path, dtype: str, monke
     monkeypatch.setattr(shared_prefix, "MIN_SAVED_FRAC", 2.0)
     near = 0.03 if dtype == "bfloat16" else 1e-4
     for name, expected in outputs(model, batch).items():
-        assert float((together[name] - expected).abs().max()) <= near * float(expected.abs().max()), name
+        assert float((together[name] - expected).abs().max()) <= near * float(
+            expected.abs().max()
+        ), name

@@ -37,7 +37,10 @@ def test_a_new_padding_token_uses_a_spare_embedding(bare):
 
 
 def test_without_a_spare_embedding_a_reward_model_is_refused(bare):
-    with pytest.raises(ValueError, match="must differ in a reward model, and the vocabulary of 258 has no spare token"):
+    with pytest.raises(
+        ValueError,
+        match="must differ in a reward model, and the vocabulary of 258 has no spare token",
+    ):
         separate_padding(bare, len(bare), classifies=True)
 
 
@@ -46,13 +49,17 @@ def test_without_a_spare_embedding_a_policy_pads_with_its_end(bare, before):
     """GPT-2 and many base models have neither a padding token nor room for one."""
     bare.pad_token, count = before, len(bare)
     said = separate_padding(bare, count, classifies=False)
-    assert said.endswith("no token is spare; padding is the end token, which a reward model could not have")
+    assert said.endswith(
+        "no token is spare; padding is the end token, which a reward model could not have"
+    )
     assert bare.pad_token_id == bare.eos_token_id and len(bare) == count
 
 
 def test_no_padding_token_at_all(bare):
     bare.pad_token = None
-    assert separate_padding(bare, 300, classifies=True).startswith("there was no padding token; padding is now '<pad>'")
+    assert separate_padding(bare, 300, classifies=True).startswith(
+        "there was no padding token; padding is now '<pad>'"
+    )
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

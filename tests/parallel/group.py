@@ -23,7 +23,9 @@ _server.set_forkserver_preload(["tests.end_to_end.warm"])
 class Group:
     """Ranks at work. `folder` gets what each prints and returns."""
 
-    def __init__(self, count: int, folder: Path, function: Callable[..., Any], *arguments: Any) -> None:
+    def __init__(
+        self, count: int, folder: Path, function: Callable[..., Any], *arguments: Any
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -61,16 +63,22 @@ def run_in_ranks(
     return [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in range(count)]
 
 
-def _work(rank: int, count: int, port: int, folder: Path, function: Callable[..., Any], arguments: Any) -> None:
+def _work(
+    rank: int, count: int, port: int, folder: Path, function: Callable[..., Any], arguments: Any
+) -> None:
     log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if count > 1:
         os.environ |= {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        }  # fmt: skip
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
     try:
         found = function(*arguments)
     except BaseException:

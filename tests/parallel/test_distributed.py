@@ -35,11 +35,14 @@ def reductions() -> dict[str, Any]:
             problem = str(error)
         return {
             "gather": ranks.gather({"rank": ranks.rank, "at": torch.tensor(ranks.rank)}, "x"),
-            "sum": ranks.sum(torch.tensor([1.0, ranks.rank]), "x"), "first": ranks.broadcast(ranks.rank + 7, "x"),
+            "sum": ranks.sum(torch.tensor([1.0, ranks.rank]), "x"),
+            "first": ranks.broadcast(ranks.rank + 7, "x"),
             "map": ranks.map(lambda item: (item, ranks.rank), [10, 11, 12], "x"),
-            "concat": ranks.concat(list(ranks.part("abcde")), "x"), "whole": whole, "problem": problem,
+            "concat": ranks.concat(list(ranks.part("abcde")), "x"),
+            "whole": whole,
+            "problem": problem,
             "lengths": [len(each) for each in ranks.gather("x" * (8000 + 200 * ranks.rank), "x")],
-        }  # fmt: skip
+        }
 
 
 def test_reductions_are_over_all_ranks(tmp_path: Path) -> None:
@@ -49,7 +52,10 @@ def test_reductions_are_over_all_ranks(tmp_path: Path) -> None:
         assert found["map"] == [(10, 0), (11, 1), (12, 0)] and found["concat"] == list("abcde")
         assert found["whole"].tolist() == [1.0, 3.0, 5.0, 7.0]
         assert found["problem"] == ("no space" if rank == 1 else "rank 1: no space")
-        assert found["lengths"] == [8000, 8200]  # one fits into the first collective, the other does not
+        assert found["lengths"] == [
+            8000,
+            8200,
+        ]  # one fits into the first collective, the other does not
 
 
 def join_again() -> list[Any]:
@@ -71,13 +77,19 @@ def test_a_script_may_train_several_times(tmp_path: Path) -> None:
 
 def test_tensors_are_sent_as_they_are() -> None:
     tensors = [
-        torch.tensor(1.5), torch.tensor([True, False]), torch.arange(6).view(2, 3).t(), torch.empty(0, 4),
-        torch.tensor([1.0, 3.0]).bfloat16(), torch.ones(2, dtype=torch.float64, requires_grad=True),
-    ]  # fmt: skip
+        torch.tensor(1.5),
+        torch.tensor([True, False]),
+        torch.arange(6).view(2, 3).t(),
+        torch.empty(0, 4),
+        torch.tensor([1.0, 3.0]).bfloat16(),
+        torch.ones(2, dtype=torch.float64, requires_grad=True),
+    ]
     segments = Segments.from_lengths([2, 3])
     found, *others = pickle.loads(dump([tensors, segments, {"name": (1, "two")}]))
     for sent, received in zip(tensors, found, strict=True):
-        assert (sent.dtype, sent.shape) == (received.dtype, received.shape) and torch.equal(sent, received)
+        assert (sent.dtype, sent.shape) == (received.dtype, received.shape) and torch.equal(
+            sent, received
+        )
     found[0] += 1  # they can be written to
     assert torch.equal(others[0].ids_T, segments.ids_T) and others[1] == {"name": (1, "two")}
 

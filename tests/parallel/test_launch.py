@@ -20,7 +20,15 @@ def program(text: str) -> list[str]:
 
 
 def test_every_rank_gets_torchruns_variables(tmp_path: Path) -> None:
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "MASTER_PORT")
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "OMP_NUM_THREADS",
+        "MASTER_PORT",
+    )
     text = (
         "import os, pathlib\n"
         f"own = ' '.join(os.environ[name] for name in {names})\n"
@@ -28,7 +36,13 @@ def test_every_rank_gets_torchruns_variables(tmp_path: Path) -> None:
     )
     assert launch(program(text), 2, say=print) == 0
     first, second = (tmp_path.joinpath(str(rank)).read_text().split() for rank in (0, 1))
-    assert first[:5] == ["0", "0", "2", "2", "127.0.0.1"] and second[:5] == ["1", "1", "2", "2", "127.0.0.1"]
+    assert first[:5] == ["0", "0", "2", "2", "127.0.0.1"] and second[:5] == [
+        "1",
+        "1",
+        "2",
+        "2",
+        "127.0.0.1",
+    ]
     assert first[-1] == second[-1] and int(first[-1]) > 1023
 
 
@@ -47,7 +61,9 @@ def test_the_status_is_rank_0s_where_it_failed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("ascent.parallel.launch.GRACE", 5.0)
     text = "import os, sys, time\nif os.environ['RANK'] == '0': time.sleep(1); sys.exit(2)\nsys.exit(1)"
     assert launch(program(text), 2, say=print) == 2
-    assert launch(program("import os, sys; sys.exit(3 * int(os.environ['RANK']))"), 2, say=print) == 3
+    assert (
+        launch(program("import os, sys; sys.exit(3 * int(os.environ['RANK']))"), 2, say=print) == 3
+    )
 
 
 def test_a_first_rank_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +84,8 @@ def test_signals_go_to_rank_0_once(tmp_path: Path) -> None:
         "while time.time() < end and not folder.joinpath('got0').exists(): time.sleep(0.05)\n"
     )
     starter = (
-        f"from ascent.parallel.launch import launch; import sys; sys.exit(launch({program(text)!r}, 2, say=print))"
+        "from ascent.parallel.launch import launch; import sys; "
+        f"sys.exit(launch({program(text)!r}, 2, say=print))"
     )
     process = subprocess.Popen(program(starter), start_new_session=True)
     while not all(tmp_path.joinpath(f"up{rank}").exists() for rank in (0, 1)):

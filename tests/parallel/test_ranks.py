@@ -24,7 +24,9 @@ class Member(Ranks):
 def test_shares_are_equal_in_number_and_every_item_counts_once(count: int, length: int) -> None:
     shares = [Member(rank, count).share(range(length)) for rank in range(count)]
     assert len({len(share) for share in shares}) == 1
-    assert sorted(item for share in shares for item, counts in share if counts) == list(range(length))
+    assert sorted(item for share in shares for item, counts in share if counts) == list(
+        range(length)
+    )
     assert all(item == 0 for share in shares for item, counts in share if not counts)
 
 
@@ -38,7 +40,11 @@ def test_parts_are_neighbors_and_differ_by_at_most_one(count: int, length: int) 
 def test_one_process_gets_back_what_it_gives() -> None:
     own = torch.tensor([1.0, 2.0])
     assert SINGLE.is_first and SINGLE.count == 1
-    assert SINGLE.gather(own, "x")[0] is own and SINGLE.sum(own, "x") is own and SINGLE.broadcast(own, "x") is own
+    assert (
+        SINGLE.gather(own, "x")[0] is own
+        and SINGLE.sum(own, "x") is own
+        and SINGLE.broadcast(own, "x") is own
+    )
     assert SINGLE.map(lambda item: item + 1, [1, 2, 3], "x") == [2, 3, 4]
     assert SINGLE.share("ab") == [("a", True), ("b", True)]
     found = torch.zeros(2)

@@ -29,7 +29,12 @@ class Echo:
         for each in reversed(asked):
             length = len(each.tokens)
             yield Completion(
-                each.prompt_id, each.sample, each.tokens, (-1.0,) * length, (self.version,) * length, "eos"
+                each.prompt_id,
+                each.sample,
+                each.tokens,
+                (-1.0,) * length,
+                (self.version,) * length,
+                "eos",
             )
 
     def set_weights(self, version: int, tensors: Weights) -> None:

@@ -28,21 +28,31 @@ def test_config_and_table_agree_on_the_slots():
 def test_the_schema_of_recipes_is_whole():
     text = json.dumps(json_schema(TABLE, cell_schema()))
     schema = json.loads(text)
-    assert {name.rpartition("/")[2] for name in re.findall(r'"\$ref": "([^"]+)"', text)} <= set(schema["$defs"])
+    assert {name.rpartition("/")[2] for name in re.findall(r'"\$ref": "([^"]+)"', text)} <= set(
+        schema["$defs"]
+    )
     gates = schema["$defs"]["Cells"]["properties"]["policy_loss"]["anyOf"]
-    assert {"const": "clip"} in [each["properties"]["use"] for each in gates if "use" in each.get("properties", {})]
+    assert {"const": "clip"} in [
+        each["properties"]["use"] for each in gates if "use" in each.get("properties", {})
+    ]
 
 
 def test_at_most_160_keys_with_every_number_of_every_cell():
     """Every dotted key a recipe can write; a function that takes no numbers is itself a key in the slots of several."""
     lists = {"rewards": Reward, "data.mix": MixEntry}
-    keys = {key for key in leaves() if key not in lists and key.removeprefix("cells.") not in MULTI_CELL_SLOTS}
+    keys = {
+        key
+        for key in leaves()
+        if key not in lists and key.removeprefix("cells.") not in MULTI_CELL_SLOTS
+    }
     keys |= {f"{key}.{name}" for key, entry in lists.items() for name in entry.model_fields}
     for slot, known in VOCABULARY.items():
         weight = ["weight"] if slot in (*TERM_SLOTS, "extra_losses") else []
         for name, function in known.items():
             path = f"cells.{slot}.{name}" if slot in MULTI_CELL_SLOTS else f"cells.{slot}"
-            keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {path}
+            keys |= {f"{path}.{number}" for number in (*recipe_numbers(function), *weight)} or {
+                path
+            }
     assert "cells.reward_shaping.soft_overlong.cache" in keys
     assert "cells.policy_loss.low" in keys
     assert 100 < len(keys) <= 160  # 150 before servers (5 keys) and the optimizer in host memory

@@ -54,7 +54,10 @@ def test_every_row_keeps_the_order_of_the_vocabulary():
 def test_false_empties_a_slot_or_removes_a_cell():
     row = changed("grpo", kl=False, kl_controller=False)
     assert row.kl is None
-    assert changed("ppo", reward_shaping={"eos_replace": False}).reward_shaping == TABLE["ppo"].reward_shaping[1:]
+    assert (
+        changed("ppo", reward_shaping={"eos_replace": False}).reward_shaping
+        == TABLE["ppo"].reward_shaping[1:]
+    )
 
 
 def test_what_was_removed_is_written_as_false():
@@ -72,7 +75,11 @@ def test_what_was_removed_is_written_as_false():
             {"policy_loss": {"hihg": 1}},
             "cells.policy_loss.hihg has no effect: clip has no number 'hihg'; did you mean high?",
         ),
-        ("grpo", {"policy_loss": {"weight": 1}}, "cells.policy_loss.weight has no effect: clip has no number 'weight'"),
+        (
+            "grpo",
+            {"policy_loss": {"weight": 1}},
+            "cells.policy_loss.weight has no effect: clip has no number 'weight'",
+        ),
         (
             "grpo",
             {"policy_loss": {"function": 1}},
@@ -105,9 +112,21 @@ def test_what_was_removed_is_written_as_false():
             "cells.extra_losses.correct_nll.coef has no effect: correct_nll has no number 'coef'; its coefficient is "
             "cells.extra_losses.correct_nll.weight",
         ),
-        ("grpo", {"policy_loss": {"low": -0.1}}, "cells.policy_loss: clip: low=-0.1, but it must be at least 0"),
-        ("grpo", {"policy_loss": {"low": "x"}}, "cells.policy_loss: clip: low='x', but it must be a number"),
-        ("grpo", {"policy_loss": {"use": "clipp"}}, "cells.policy_loss: no function named 'clipp'; did you mean clip"),
+        (
+            "grpo",
+            {"policy_loss": {"low": -0.1}},
+            "cells.policy_loss: clip: low=-0.1, but it must be at least 0",
+        ),
+        (
+            "grpo",
+            {"policy_loss": {"low": "x"}},
+            "cells.policy_loss: clip: low='x', but it must be a number",
+        ),
+        (
+            "grpo",
+            {"policy_loss": {"use": "clipp"}},
+            "cells.policy_loss: no function named 'clipp'; did you mean clip",
+        ),
         (
             "dapo",
             {"kl": {"weight": 0.1}},
@@ -115,20 +134,36 @@ def test_what_was_removed_is_written_as_false():
         ),
         ("dapo", {"kl": {"use": "k2"}}, "cells.kl.weight is missing: k2 is a new term of the loss"),
         ("dapo", {"kl": False}, "cells.kl=false has no effect: dapo has no kl cell"),
-        ("dapo", {"policy_loss": False}, "cells.policy_loss=false, but this slot cannot be empty; use one of plain"),
+        (
+            "dapo",
+            {"policy_loss": False},
+            "cells.policy_loss=false, but this slot cannot be empty; use one of plain",
+        ),
         (
             "dapo",
             {"reward_shaping": {"clip": False}},
             "cells.reward_shaping.clip=false has no effect: dapo has no such cell",
         ),
-        ("dapo", {"reward_shaping": {"clpi": {}}}, "cells.reward_shaping: no function named 'clpi'; did you mean clip"),
-        ("dapo", {"reward_shaping": {"clip": {"low": 1.0}}}, "cells.reward_shaping.clip: clip needs a value for high"),
+        (
+            "dapo",
+            {"reward_shaping": {"clpi": {}}},
+            "cells.reward_shaping: no function named 'clpi'; did you mean clip",
+        ),
+        (
+            "dapo",
+            {"reward_shaping": {"clip": {"low": 1.0}}},
+            "cells.reward_shaping.clip: clip needs a value for high",
+        ),
         (
             "dapo",
             {"reward_shaping": {"soft_overlong": {"max": 1}}},
             "cells.reward_shaping.soft_overlong.max has no effect",
         ),
-        ("dapo", {"extra_losses": {"correct_nll": {}}}, "cells.extra_losses.correct_nll.weight is missing"),
+        (
+            "dapo",
+            {"extra_losses": {"correct_nll": {}}},
+            "cells.extra_losses.correct_nll.weight is missing",
+        ),
         (
             "dapo",
             {"extra_losses": {"correct_nll": {"weight": -1}}},
@@ -139,7 +174,11 @@ def test_what_was_removed_is_written_as_false():
             {"loss": {"use": "dpo"}},
             "cells.loss has no effect: dapo learns from rollouts, and ratio, policy_loss",
         ),
-        ("dpo", {"policy_loss": {"use": "clip"}}, "cells.policy_loss has no effect: dpo learns from files"),
+        (
+            "dpo",
+            {"policy_loss": {"use": "clip"}},
+            "cells.policy_loss has no effect: dpo learns from files",
+        ),
         (
             "sft",
             {"kl": {"use": "k2", "weight": 1}},

@@ -33,7 +33,13 @@ def test_changed_rows_resolve_to_themselves():
                 "filter": {"not_truncated": {}},
             },
         ),
-        ("ppo", {"reward_shaping": {"kl_penalty": {"beta": 0.1}}, "entropy_bonus": {"use": "bonus", "weight": 0.01}}),
+        (
+            "ppo",
+            {
+                "reward_shaping": {"kl_penalty": {"beta": 0.1}},
+                "entropy_bonus": {"use": "bonus", "weight": 0.01},
+            },
+        ),
         ("orpo", {"loss": {"weight": 0.5}, "extra_losses": {"chosen_nll": False}}),
     ):
         plan = resolve(validate({**least(name), "cells": cells}))
@@ -42,16 +48,24 @@ def test_changed_rows_resolve_to_themselves():
         assert plan.row != TABLE[name], name
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_recipes() if ROUNDS not in read_recipe(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_recipes() if ROUNDS not in read_recipe(name)]
+)
 def test_shipped_recipes_resolve(name):
     both = ["model=m", "model.reward_model=r"]  # what earlier stages make
     earlier = {"tldr_ppo": both, "digest_ppo": both, "gsm8k_dpo": ["data=pairs.jsonl"]}
-    assert resolve(load_config(name, earlier.get(name, []))).row.name == read_recipe(name)["algorithm"]
+    assert (
+        resolve(load_config(name, earlier.get(name, []))).row.name == read_recipe(name)["algorithm"]
+    )
 
 
 def test_order_is_schema_then_row_then_recipe():
     plain = resolve(validate(least("dr_grpo"))).config
-    assert plain.rollouts.max_new_tokens == TABLE["dr_grpo"].defaults["rollouts.max_new_tokens"] == 3000
+    assert (
+        plain.rollouts.max_new_tokens
+        == TABLE["dr_grpo"].defaults["rollouts.max_new_tokens"]
+        == 3000
+    )
     assert plain.rollouts.prompts_per_step == leaves()["rollouts.prompts_per_step"].default
     given = validate({**least("dr_grpo"), "rollouts": {"max_new_tokens": 64}})
     assert resolve(given).config.rollouts.max_new_tokens == 64
@@ -88,7 +102,9 @@ def test_the_resolved_config_spells_out_every_cell():
 
 
 def test_reward_weights_are_spelled_out():
-    config = resolve(validate({**least("grpo"), "rewards": [{"use": "a"}, {"use": "b", "weight": 0.5}]})).config
+    config = resolve(
+        validate({**least("grpo"), "rewards": [{"use": "a"}, {"use": "b", "weight": 0.5}]})
+    ).config
     assert config.model_dump(exclude_unset=True)["rewards"] == (
         {"use": "a", "weight": 1.0},
         {"use": "b", "weight": 0.5},
@@ -103,10 +119,18 @@ def test_an_unknown_algorithm_names_the_nearest():
 
 
 def test_every_value_has_an_origin():
-    plan = resolve(validate({**least("grpo"), "cells": {"policy_loss": {"high": 0.3}}, "update": {"epochs": 2}}))
+    plan = resolve(
+        validate(
+            {**least("grpo"), "cells": {"policy_loss": {"high": 0.3}}, "update": {"epochs": 2}}
+        )
+    )
     assert plan.origins.keys() == flatten(plan.config).keys()
     expected = {
-        "update.epochs": "recipe", "cells.policy_loss.high": "recipe", "cells.policy_loss.low": "row",
-        "rewards[0].use": "recipe", "rollouts.group_size": "row", "run.keep": "default",
-    }  # fmt: skip
+        "update.epochs": "recipe",
+        "cells.policy_loss.high": "recipe",
+        "cells.policy_loss.low": "row",
+        "rewards[0].use": "recipe",
+        "rollouts.group_size": "row",
+        "run.keep": "default",
+    }
     assert {key: plan.origins[key] for key in expected} == expected

@@ -42,7 +42,9 @@ def test_the_documented_row_is_found_and_resolves_to_itself(mine: str) -> None:
 
 
 def test_its_numbers_are_checked_like_any_others(mine: str) -> None:
-    with pytest.raises(ValueError, match=r"cells.loss.pover has no effect: cooled_nll has no number 'pover'"):
+    with pytest.raises(
+        ValueError, match=r"cells.loss.pover has no effect: cooled_nll has no number 'pover'"
+    ):
         tiny_plan(algorithm=mine, cells={"loss": {"pover": 0.3}})
 
 
@@ -72,18 +74,28 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     ("text", "name", "says"),
     [
         ("ROW = 3", "ROW", "is a int, not a Row"),
-        ("from ascent.algorithms import TABLE\nROW = TABLE['dpo']", "RWO", "defines no RWO; its rows are ROW"),
+        (
+            "from ascent.algorithms import TABLE\nROW = TABLE['dpo']",
+            "RWO",
+            "defines no RWO; its rows are ROW",
+        ),
         (
             HEAD + "ROW = replace(TABLE['grpo'], policy_loss=None)",
             "ROW",
             "must fill advantage, advantage_norm, rollout_correction, ratio, policy_loss, aggregation and leave loss "
             "empty; it has no policy_loss",
         ),
-        (HEAD + "ROW = replace(TABLE['dpo'], loss=None)", "ROW", r"learns from pairs and has no loss"),
+        (
+            HEAD + "ROW = replace(TABLE['dpo'], loss=None)",
+            "ROW",
+            r"learns from pairs and has no loss",
+        ),
         (HEAD + "ROW = replace(TABLE['dpo'], formula='')", "ROW", "says nothing under formula"),
     ],
 )
-def test_rows_that_are_not_whole_are_refused(tmp_path: Path, text: str, name: str, says: str) -> None:
+def test_rows_that_are_not_whole_are_refused(
+    tmp_path: Path, text: str, name: str, says: str
+) -> None:
     (tmp_path / "rows.py").write_text(text)
     with pytest.raises(ValueError, match=says):
         find_row(f"{tmp_path / 'rows.py'}:{name}")
@@ -92,7 +104,9 @@ def test_rows_that_are_not_whole_are_refused(tmp_path: Path, text: str, name: st
 def test_a_missing_file_and_an_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
         find_row(f"{tmp_path / 'none.py'}:ROW")
-    with pytest.raises(ValueError, match=r"did you mean dpo or.*A row of your own is written file.py:ROW"):
+    with pytest.raises(
+        ValueError, match=r"did you mean dpo or.*A row of your own is written file.py:ROW"
+    ):
         find_row("dpoo")
 
 
@@ -106,7 +120,9 @@ def test_an_entry_point_is_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None
             return row
 
     monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda group: [Entry()] if group == found_rows.GROUP else []
+        importlib.metadata,
+        "entry_points",
+        lambda group: [Entry()] if group == found_rows.GROUP else [],
     )
     assert find_row("theirs") is row
     assert found_rows.installed_rows() == [row]
@@ -114,18 +130,32 @@ def test_an_entry_point_is_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_rare_numbers_belong_in_a_row_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"cells.policy_loss.power_positive is no key of recipes; write a row of your own"
+        ValueError,
+        match=r"cells.policy_loss.power_positive is no key of recipes; write a row of your own",
     ):
-        resolve(validate({
-            "algorithm": "vespo", "model": {"policy": "p"}, "data": {"train": "t"}, "rewards": [{"use": "exact"}],
-            "cells": {"policy_loss": {"power_positive": 1.0}},
-        }))  # fmt: skip
+        resolve(
+            validate(
+                {
+                    "algorithm": "vespo",
+                    "model": {"policy": "p"},
+                    "data": {"train": "t"},
+                    "rewards": [{"use": "exact"}],
+                    "cells": {"policy_loss": {"power_positive": 1.0}},
+                }
+            )
+        )
     (tmp_path / "rows.py").write_text(
         "from dataclasses import replace\nfrom ascent.algorithms import TABLE\nfrom ascent.cells import cell\nfrom "
         "ascent.losses import sequence_policy_losses\nROW = replace(TABLE['vespo'], name='mine', "
         "policy_loss=cell(sequence_policy_losses.vespo, power_positive=1.0))\n"
     )
-    recipe = {"algorithm": f"{tmp_path / 'rows.py'}:ROW", "model": {"policy": "p"}, "data": {"train": "t"}}
+    recipe = {
+        "algorithm": f"{tmp_path / 'rows.py'}:ROW",
+        "model": {"policy": "p"},
+        "data": {"train": "t"},
+    }
     plan = resolve(validate({**recipe, "rewards": [{"use": "exact"}]}))
     assert plan.row.policy_loss.numbers["power_positive"] == 1.0  # type: ignore[union-attr]
-    assert resolve(plan.config).row == plan.row  # the resolved config does not spell it out, and keeps it
+    assert (
+        resolve(plan.config).row == plan.row
+    )  # the resolved config does not spell it out, and keeps it

@@ -111,10 +111,15 @@ def raw(reply: Callable[[], Iterable[bytes]] | bytes) -> Iterator[Raw]:
 
 def ok(body: bytes, *headers: str) -> bytes:
     """A reply with status 200 whose body ends with the connection."""
-    return "".join(f"{line}\r\n" for line in ("HTTP/1.1 200 OK", *headers, "")).encode("latin-1") + body
+    return (
+        "".join(f"{line}\r\n" for line in ("HTTP/1.1 200 OK", *headers, "")).encode("latin-1")
+        + body
+    )
 
 
-def dripping(*pieces: bytes, every: float = 0.05, times: int = 200) -> Callable[[], Iterator[bytes]]:
+def dripping(
+    *pieces: bytes, every: float = 0.05, times: int = 200
+) -> Callable[[], Iterator[bytes]]:
     """The first piece at once, then the last one again and again."""
 
     def reply() -> Iterator[bytes]:
@@ -137,7 +142,10 @@ NO_HTTP: dict[str, tuple[Callable[[], Iterable[bytes]] | bytes, str]] = {
     "many headers": (ok(b"{}", *(f"X-{n}: y" for n in range(200))), "bad_reply"),
     "a short body": (ok(b'{"scores": [1.0]}', "Content-Length: 99"), "server_down"),
     "a long body": (ok(b"{}", "Content-Length: 99999999999"), "bad_reply"),
-    "a chunk of no length": (ok(b"zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), "server_down"),
+    "a chunk of no length": (
+        ok(b"zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+        "server_down",
+    ),
     "chunks without an end": (ok(b"2\r\n{}\r\n", "Transfer-Encoding: chunked"), "server_down"),
     "compressed": (ok(b"\x1f\x8b\x08" + b"\0" * 20, "Content-Encoding: gzip"), "bad_reply"),
     "an empty body": (ok(b"", "Content-Length: 0"), "bad_reply"),
@@ -148,7 +156,10 @@ NO_HTTP: dict[str, tuple[Callable[[], Iterable[bytes]] | bytes, str]] = {
     "dripping headers": (dripping(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), "server_timeout"),
     "dripping body": (dripping(ok(b"", "Content-Length: 9999"), b" "), "server_timeout"),
     "continue for ever": (dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), "server_timeout"),
-    "500 that drips": (dripping(b"HTTP/1.1 500 Oops\r\nContent-Length: 999\r\n\r\n", b"x"), "server_timeout"),
+    "500 that drips": (
+        dripping(b"HTTP/1.1 500 Oops\r\nContent-Length: 999\r\n\r\n", b"x"),
+        "server_timeout",
+    ),
 }
 
 LAZY_BYTES = 300_000_000
@@ -176,7 +187,9 @@ ENDLESS = {
 @contextmanager
 def misbehaving(answer: Answer) -> Iterator[Misbehaving]:
     server = Misbehaving(answer)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server

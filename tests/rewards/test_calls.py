@@ -15,7 +15,8 @@ from tests.rewards.tallies import counters
 from tests.wall_clock import wall_clock
 
 ROLLOUTS = [
-    rollout(text, name=f"p{n}") for n, text in enumerate(["1", "raise", "nan", "hang", "inf", "word", "none", "2"])
+    rollout(text, name=f"p{n}")
+    for n, text in enumerate(["1", "raise", "nan", "hang", "inf", "word", "none", "2"])
 ]
 
 
@@ -27,7 +28,9 @@ def misbehave(each):
     if each.text == "word":
         return "three"
     return (
-        {"nan": math.nan, "inf": math.inf, "none": None}.get(each.text) if not each.text.isdigit() else int(each.text)
+        {"nan": math.nan, "inf": math.inf, "none": None}.get(each.text)
+        if not each.text.isdigit()
+        else int(each.text)
     )
 
 
@@ -68,7 +71,9 @@ def test_bugs_stop_the_run_and_say_where():
     ],
 )
 def test_a_batch_of_the_wrong_shape_scores_nobody(returned, kind):
-    found = score_all({"r": batched(lambda rollouts: returned)}, ROLLOUTS[:2], timeout=1, on_error="never")
+    found = score_all(
+        {"r": batched(lambda rollouts: returned)}, ROLLOUTS[:2], timeout=1, on_error="never"
+    )
     assert [each["r"].failure.kind for each in found] == [kind, kind]
 
 
@@ -83,7 +88,9 @@ def test_a_batch_that_raises_or_hangs():
 
 
 def test_a_batch_may_name_its_reasons():
-    found = score_all({"r": batched(lambda rollouts: [0.5, Unscored("no_gold", "x")])}, ROLLOUTS[:2], timeout=1)
+    found = score_all(
+        {"r": batched(lambda rollouts: [0.5, Unscored("no_gold", "x")])}, ROLLOUTS[:2], timeout=1
+    )
     assert found[0]["r"].parts == {"": 0.5} and found[1]["r"].failure.kind == "no_gold"
 
 
@@ -142,7 +149,9 @@ def test_a_reward_that_always_hangs_stops_the_run():
 
 def scored_as(rewards, rollouts, order, *, pause=0.0, rules=None):
     """Given in another order, and slowly."""
-    scoring = ScoringBatch(rewards, rules or dict.fromkeys(rewards, CallOptions(0.3, "never")), len(rollouts))
+    scoring = ScoringBatch(
+        rewards, rules or dict.fromkeys(rewards, CallOptions(0.3, "never")), len(rollouts)
+    )
     tally = Tally()
     for place in order:
         scoring.add(place, rollouts[place])
@@ -176,7 +185,16 @@ def test_the_order_of_arrival_changes_nothing():
     # p0 p1 p2 | p3 (lies) p4 p5 | p6 p7
     kinds = [each["threes"].failure.kind if each["threes"].failure else None for each in at_once]
     assert kinds == [None] * 3 + ["wrong_count"] * 3 + [None] * 2
-    assert [each["threes"].parts.get("") for each in at_once] == [3.0, 3.0, 3.0, None, None, None, 13.0, 13.0]
+    assert [each["threes"].parts.get("") for each in at_once] == [
+        3.0,
+        3.0,
+        3.0,
+        None,
+        None,
+        None,
+        13.0,
+        13.0,
+    ]
 
 
 @wall_clock
@@ -195,7 +213,9 @@ def test_scoring_overlaps_sampling():
     start = time.monotonic()
     assert score_all({"slow": slow}, many, timeout=5) == found
     afterwards = time.monotonic() - start
-    print(f"arriving 0.8 s; overlapped {overlapped:.2f} s; scored afterwards 0.8 + {afterwards:.2f} s")
+    print(
+        f"arriving 0.8 s; overlapped {overlapped:.2f} s; scored afterwards 0.8 + {afterwards:.2f} s"
+    )
     assert overlapped < 0.8 + afterwards - 0.3
 
 
@@ -216,11 +236,16 @@ def test_a_skipped_place_is_asked_of_nobody():
     for place in (3, 2, 0):
         scoring.add(place, ROLLOUTS[place + 4] if place == 3 else ROLLOUTS[place])
     assert [each.get("threes") and each["threes"].parts for each in scoring.finish()] == [
-        {"": 2.0}, None, {"": 2.0}, {"": 7.0}
-    ]  # fmt: skip
+        {"": 2.0},
+        None,
+        {"": 2.0},
+        {"": 7.0},
+    ]
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "on_error": "sometimes"}])
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0.0}, {"timeout": "soon"}, {"timeout": 1.0, "on_error": "sometimes"}]
+)
 def test_a_rule_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=r"timeout=|on_error="):
         CallOptions(**wrong)

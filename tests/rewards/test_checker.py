@@ -32,12 +32,24 @@ def ask():
     [
         *[(r"\sqrt{2}", "1.414214", True), (r"\sqrt{2}", "1.41421", False)],
         # Both round to zero at six places; relative to their size they are far apart.
-        *[(r"\pi \times 10^{-9}", "0.000000001", False), (r"\frac{\sqrt{2}}{10^{8}}", "0.0", False)],
+        *[
+            (r"\pi \times 10^{-9}", "0.000000001", False),
+            (r"\frac{\sqrt{2}}{10^{8}}", "0.0", False),
+        ],
         *[("x^2-1", "(x-1)(x+1)", True), ("x^2-1", "x^2+1", False)],
         # All below 1e-15.
-        *[(r"\frac{1}{2004!}", r"\frac{1}{2005!}", False), (r"\frac{1}{2004!}", r"\frac{1}{2003! \cdot 2004}", True)],
-        *[(r"\frac{1}{20!}", r"-\frac{1}{20!}", False), (r"\frac{1}{20!}", r"\frac{2}{20!}", False)],
-        *[(r"\frac{1}{20!}", r"\frac{1}{20 \cdot 19!}", True), (r"(\frac{5}{6})^{200}", r"(\frac{5}{6})^{201}", False)],
+        *[
+            (r"\frac{1}{2004!}", r"\frac{1}{2005!}", False),
+            (r"\frac{1}{2004!}", r"\frac{1}{2003! \cdot 2004}", True),
+        ],
+        *[
+            (r"\frac{1}{20!}", r"-\frac{1}{20!}", False),
+            (r"\frac{1}{20!}", r"\frac{2}{20!}", False),
+        ],
+        *[
+            (r"\frac{1}{20!}", r"\frac{1}{20 \cdot 19!}", True),
+            (r"(\frac{5}{6})^{200}", r"(\frac{5}{6})^{201}", False),
+        ],
         *[
             (r"(\frac{5}{6})^{200}", r"\frac{5^{200}}{6^{200}}", True),
             (r"\sin 0", r"\sqrt{3+2\sqrt2}-1-\sqrt2", True),
@@ -58,12 +70,34 @@ def test_symbolic(gold, answer, right, ask):
 @pytest.mark.parametrize(
     ("gold", "answer", "right"),
     [
-        *[(r"\pi r^2 h", r"\pi r^2", False), ("t^2+3t", "t^2+3", False), ("3t", "3", False), ("4h", "2h+2h", True)],
-        *[("c+2x", "2x + c", True), ("t + 1", "1 + t", True), ("n + t", "t + n", True), ("2t", "t + t", True)],
-        *[(r"2\sqrt{3} \text{ cm}", r"2\sqrt{3} \text{ km}", False), (r"36\pi", r"36\pi \text{ cm}^2", True)],
-        *[(r"36\pi \text{ cm}^2", r"36\pi", True), (r"36\pi \text{ cm}^2", r"36\pi \text{ cm}^3", False)],
-        *[(r"36\pi \text{ cm}^2", r"\pi \cdot 6^2 \text{ square cm}", True), (r"\sqrt2", r"\sqrt2\text{ cm}", True)],
-        *[(r"36 \text{ cm}", r"\sqrt{1296} \text{ km}", False), (r"2\sqrt{3}", r"2\sqrt{3} inches", True)],
+        *[
+            (r"\pi r^2 h", r"\pi r^2", False),
+            ("t^2+3t", "t^2+3", False),
+            ("3t", "3", False),
+            ("4h", "2h+2h", True),
+        ],
+        *[
+            ("c+2x", "2x + c", True),
+            ("t + 1", "1 + t", True),
+            ("n + t", "t + n", True),
+            ("2t", "t + t", True),
+        ],
+        *[
+            (r"2\sqrt{3} \text{ cm}", r"2\sqrt{3} \text{ km}", False),
+            (r"36\pi", r"36\pi \text{ cm}^2", True),
+        ],
+        *[
+            (r"36\pi \text{ cm}^2", r"36\pi", True),
+            (r"36\pi \text{ cm}^2", r"36\pi \text{ cm}^3", False),
+        ],
+        *[
+            (r"36\pi \text{ cm}^2", r"\pi \cdot 6^2 \text{ square cm}", True),
+            (r"\sqrt2", r"\sqrt2\text{ cm}", True),
+        ],
+        *[
+            (r"36 \text{ cm}", r"\sqrt{1296} \text{ km}", False),
+            (r"2\sqrt{3}", r"2\sqrt{3} inches", True),
+        ],
     ],
 )
 def test_units_are_not_variables(gold, answer, right, ask):
@@ -89,17 +123,35 @@ def test_no_letter_is_a_unit_without_space(ask):
             ("-221_3", "221_3", False),
             ("-221_3", "-221", False),
         ],
-        *[("0.0011_{2}", "0.0011_{3}", False), ("121_3+1", "121_4+1", False), ("121_3+1", "1+121_{3}", True)],
-        *[("A_1+x", "x+A_1", True), (r"\log_{10} 5+x", r"x+\log_{10} 5", True), ("2x_1+x_2", "x_2+2x_1", True)],
+        *[
+            ("0.0011_{2}", "0.0011_{3}", False),
+            ("121_3+1", "121_4+1", False),
+            ("121_3+1", "1+121_{3}", True),
+        ],
+        *[
+            ("A_1+x", "x+A_1", True),
+            (r"\log_{10} 5+x", r"x+\log_{10} 5", True),
+            ("2x_1+x_2", "x_2+2x_1", True),
+        ],
         *[("2B_{16}", "2B_{13}", False), ("2B_{16}", "2B_{16}", True)],
-        *[("3", r"3 \approx 4", False), (r"\sqrt2", r"\sqrt2 \approx 3", False), ("4", r"3 \approx 4", False)],
+        *[
+            ("3", r"3 \approx 4", False),
+            (r"\sqrt2", r"\sqrt2 \approx 3", False),
+            ("4", r"3 \approx 4", False),
+        ],
         *[
             (r"\sqrt2", r"\sqrt{2} ≈ 1.41", True),
             (r"\frac34", r"\frac{3}{4} \approx 0.8", True),
             ("8.24", r"\approx 8.24", True),
         ],
-        *[(r"36\pi", r"36\pi \approx 113.1 \text{ cm}^2", True), (r"\approx 8.24 \text{ mph}", "8.24", True)],
-        *[("1.41", r"\sqrt{2} \approx 1.41", False), (r"\frac{10^6}{7}", r"\frac{10^6}{7} \approx 143000", True)],
+        *[
+            (r"36\pi", r"36\pi \approx 113.1 \text{ cm}^2", True),
+            (r"\approx 8.24 \text{ mph}", "8.24", True),
+        ],
+        *[
+            ("1.41", r"\sqrt{2} \approx 1.41", False),
+            (r"\frac{10^6}{7}", r"\frac{10^6}{7} \approx 143000", True),
+        ],
     ],
 )
 def test_bases_and_rounded_values(gold, answer, right, ask):

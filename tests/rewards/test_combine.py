@@ -19,7 +19,9 @@ def one(value):
     return Outcome({"": value})
 
 
-GATED = Combination((Term("maths"), Term("format", weight=0.2, gate=Gate("maths", 1.0)), Term("length", weight=0.1)))
+GATED = Combination(
+    (Term("maths"), Term("format", weight=0.2, gate=Gate("maths", 1.0)), Term("length", weight=0.1))
+)
 
 
 def test_the_worked_example():
@@ -32,7 +34,9 @@ def test_the_worked_example():
 
 
 def test_an_unknown_gate_leaves_the_total_unknown():
-    found = GATED.apply(rollout(), {"maths": failed_outcome("timeout", ""), "format": one(1.0), "length": one(0.0)})
+    found = GATED.apply(
+        rollout(), {"maths": failed_outcome("timeout", ""), "format": one(1.0), "length": one(0.0)}
+    )
     assert found.reward is None and not found.scored
     assert found.parts == {"maths": None, "format": None, "length": 0.0}
 
@@ -50,14 +54,18 @@ def test_a_part_of_weight_0_is_shown_and_never_counts():
 
 def test_a_reward_may_say_what_its_parts_count():
     shaped = Term.of("c", find("cosine_length", max_length=10, of="exact"), weight=2.0)
-    found = Combination((shaped,)).apply(rollout(), {"c": Outcome({"correct": 1.0, "shaped": 0.75})})
+    found = Combination((shaped,)).apply(
+        rollout(), {"c": Outcome({"correct": 1.0, "shaped": 0.75})}
+    )
     assert found.reward == 1.5
     assert Term.of("exact", find("exact")).part_weights == {}
 
 
 def test_parts_have_weights_of_their_own():
     terms = Combination((Term("m", weight=2.0, part_weights={"b": 0.5}),))
-    assert terms.apply(rollout(), {"m": Outcome({"a": 1.0, "b": 3.0})}).reward == 2 * 1 + 2 * 0.5 * 3
+    assert (
+        terms.apply(rollout(), {"m": Outcome({"a": 1.0, "b": 3.0})}).reward == 2 * 1 + 2 * 0.5 * 3
+    )
 
 
 def test_clipping_of_a_term_and_of_the_total():
@@ -75,7 +83,9 @@ def test_steps_add_up_to_the_reward():
 
 
 def stepwise(*values):
-    return Outcome({"": math.fsum(values)}, steps=tuple(StepReward(n, value) for n, value in enumerate(values)))
+    return Outcome(
+        {"": math.fsum(values)}, steps=tuple(StepReward(n, value) for n, value in enumerate(values))
+    )
 
 
 @pytest.mark.parametrize("weight", [0.1, 0.3, 0.7, 1.0, 3.0])
@@ -84,7 +94,10 @@ def test_rounding_is_no_step(weight):
     terms, k = Combination((Term("process", weight=weight),)), range(2, 8)
     found = [terms.apply(rollout(tokens=9), {"process": stepwise(*[0.9] * count)}) for count in k]
     assert [len(each.steps) for each in found] == list(k)
-    assert all(each.reward == pytest.approx(math.fsum(step.value for step in each.steps), rel=1e-15) for each in found)
+    assert all(
+        each.reward == pytest.approx(math.fsum(step.value for step in each.steps), rel=1e-15)
+        for each in found
+    )
 
 
 @pytest.mark.parametrize("outcome", [1.0, 0.0, 1e-6, -1.0])
@@ -94,7 +107,10 @@ def test_what_has_no_steps_is_a_step_at_the_last_token_even_if_it_is_0(outcome):
     assert [step.token for step in found.steps] == [0, 1, 3]
     assert found.steps[-1].value == pytest.approx(outcome, abs=1e-15)
     gated = Combination((Term("process"), Term("outcome", gate=Gate("process", 2.0))))
-    assert len(gated.apply(rollout(tokens=4), {"process": stepwise(0.5), "outcome": one(1.0)}).steps) == 2
+    assert (
+        len(gated.apply(rollout(tokens=4), {"process": stepwise(0.5), "outcome": one(1.0)}).steps)
+        == 2
+    )
 
 
 @pytest.mark.parametrize("clipped", ["the total", "the reward"])
@@ -111,18 +127,27 @@ def process_advantages(terms, outcomes):
     found, row = [terms.apply(rollout(tokens=9), each) for each in outcomes], TABLE["grpo_process"]
     batch = pack_rollouts(found)
     known = batch | place_step_rewards(found, batch)
-    cells = {"reward_shaping": row.reward_shaping, "advantage": row.advantage, "advantage_norm": row.advantage_norm}
+    cells = {
+        "reward_shaping": row.reward_shaping,
+        "advantage": row.advantage,
+        "advantage_norm": row.advantage_norm,
+    }
     return estimate(known, **cells).advantages_T
 
 
 def test_advantages_of_steps_are_continuous_in_what_has_no_steps():
     """Steps of .3 * .9 are all alike, however many: exact zeros. 0 counts as 1e-6 does."""
     lengths = (2, 3, 5, 6)
-    alike = process_advantages(Combination((Term("p", 0.3),)), [{"p": stepwise(*[0.9] * k)} for k in lengths])
+    alike = process_advantages(
+        Combination((Term("p", 0.3),)), [{"p": stepwise(*[0.9] * k)} for k in lengths]
+    )
     assert not alike.any()
     terms = Combination((Term("p"), Term("right")))
     zero, small = (
-        process_advantages(terms, [{"p": stepwise(0.5, 0.5), "right": one(value)} for value in (1.0, 1.0, low, low)])
+        process_advantages(
+            terms,
+            [{"p": stepwise(0.5, 0.5), "right": one(value)} for value in (1.0, 1.0, low, low)],
+        )
         for low in (0.0, 1e-6)
     )
     assert zero.any() and torch.allclose(zero, small, atol=1e-5, rtol=0)

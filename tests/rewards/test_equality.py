@@ -13,7 +13,10 @@ from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, nesting, no
         *[(r"\frac{1}{3}", "0.333333", True), (r"\frac{1}{3}", "0.3333", False)],
         *[("0.5", "1/2", True), ("0.5", "0.50001", False), ("1,234", "12,34", False)],
         # Two fractions, or a fraction and an integer, have exact values; a decimal may be rounded.
-        *[(r"\frac{1234567}{7654321}", r"\frac{1234568}{7654321}", False), ("1000001", r"\frac{2000000}{2}", False)],
+        *[
+            (r"\frac{1234567}{7654321}", r"\frac{1234568}{7654321}", False),
+            ("1000001", r"\frac{2000000}{2}", False),
+        ],
         *[(r"\frac{10000000}{3}", "3333333", False), (r"\frac{10000000}{3}", "3333333.3", True)],
         *[
             (r"\frac{1}{1024}", "0.000976563", True),
@@ -21,7 +24,12 @@ from ascent.rewards.equality import BadGold, NeedsSymbolic, compare, nesting, no
             (r"\frac{4}{2}", "2.0", True),
         ],
         *[("50%", "50", True), ("50%", "0.5", True), ("0.5", "0.5%", False)],
-        *[("5 cm", "5", True), ("5 cm", "5 m", False), ("x = 5", "5", True), ("x = 5", "y = 5", False)],
+        *[
+            ("5 cm", "5", True),
+            ("5 cm", "5 m", False),
+            ("x = 5", "5", True),
+            ("x = 5", "y = 5", False),
+        ],
         *[("1, 2", "2, 1", True), ("(1, 2)", "(2, 1)", False), (r"\{1, 2\}", r"\{2, 1, 1\}", True)],
     ],
 )
@@ -64,8 +72,18 @@ def agree(gold, answer):
             ("306", r"\frac{18!}{16!}"),
             ("120", "5!"),
         ],
-        *[("4", r"\log_3 81"), ("6", r"\left\lfloor 6.7 \right\rfloor"), ("1", r"\sin 90^\circ"), ("5", "|-5|")],
-        *[("5", r"\sqrt{9+16}"), ("32", "2^{2+3}"), ("10", r"\sum_{k=1}^4 k"), ("12", r"2\sqrt{36}")],
+        *[
+            ("4", r"\log_3 81"),
+            ("6", r"\left\lfloor 6.7 \right\rfloor"),
+            ("1", r"\sin 90^\circ"),
+            ("5", "|-5|"),
+        ],
+        *[
+            ("5", r"\sqrt{9+16}"),
+            ("32", "2^{2+3}"),
+            ("10", r"\sum_{k=1}^4 k"),
+            ("12", r"2\sqrt{36}"),
+        ],
         *[
             (r"\frac{5}{36}", r"(\frac12+\frac13)(\frac12-\frac13)"),
             ("27", r"\sqrt{9^3}"),
@@ -82,8 +100,23 @@ def test_undone_arithmetic_is_no_number(gold, answer):
 @pytest.mark.parametrize(
     "answer",
     [
-        *["2^{10}", "(-1)^2", "10^{-3}", "-(2^3)", "2^{1/2}", r"8^{\frac23}", r"\left(\frac{2}{3}\right)^5"],
-        *[r"\sqrt{16}", r"\sqrt[3]{8}", r"\sqrt{\frac14}", r"-\frac{1}{2^3}", r"\frac{\sqrt{16}}{3}", r"{3 \over 4}"],
+        *[
+            "2^{10}",
+            "(-1)^2",
+            "10^{-3}",
+            "-(2^3)",
+            "2^{1/2}",
+            r"8^{\frac23}",
+            r"\left(\frac{2}{3}\right)^5",
+        ],
+        *[
+            r"\sqrt{16}",
+            r"\sqrt[3]{8}",
+            r"\sqrt{\frac14}",
+            r"-\frac{1}{2^3}",
+            r"\frac{\sqrt{16}}{3}",
+            r"{3 \over 4}",
+        ],
         *[r"2^{10} \text{ cm}", "n = 2^{10}", r"6 \times {10}^{3}"],
     ],
 )
@@ -93,13 +126,17 @@ def test_one_fraction_power_or_root_is_a_number(answer):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.integers(-99, 99), st.integers(-99, 99), st.sampled_from(["+", "-", "*", r"\times", r"\cdot", r"\div", "÷", ""])
+    st.integers(-99, 99),
+    st.integers(-99, 99),
+    st.sampled_from(["+", "-", "*", r"\times", r"\cdot", r"\div", "÷", ""]),
 )
 def test_no_brackets_hide_an_operation(a, b, operator):
     spellings = ["({})", "{{{}}}", "[{}]", r"\left({}\right)", "{{({})}}"]
     for first in (*spellings, "{}"):
         for second in spellings if not operator or b < 0 else (*spellings, "{}"):
-            assert compare("42", f"{first.format(a)}{operator} {second.format(b)}", agree)[0] is False
+            assert (
+                compare("42", f"{first.format(a)}{operator} {second.format(b)}", agree)[0] is False
+            )
 
 
 def test_what_computer_algebra_is_not_given():
@@ -121,7 +158,10 @@ def test_an_oversized_answer_is_compared_by_its_letters():
     deep = "{" * 9 + "x" + "}" * 9
     assert compare("x+1", f"1+{deep}", algebra) == (False, 0.0)
     assert compare("x+1", "x" * 500, algebra) == (False, 0.0)
-    assert compare("x+1, 2", f"2, {deep}", algebra) == (False, 0.5)  # what needs no algebra is read as always
+    assert compare("x+1, 2", f"2, {deep}", algebra) == (
+        False,
+        0.5,
+    )  # what needs no algebra is read as always
     assert asked == ["x+1", "x+1"]  # the gold alone
     assert compare("x+1", "(x)+1", algebra) == (True, 1.0) and asked[-1] == "(x)+1"
     assert compare(f"{deep}+1", f"1+{deep}", algebra) == (True, 1.0)

@@ -64,7 +64,9 @@ def slowly(text):
         box = re.match(r"\\(boxed|fbox)\s*", rest)
         if box and rest[box.end() :].startswith("{"):
             opened = start + box.end()
-            closed = next((end for end in range(opened, len(text)) if matched(text[opened : end + 1])), None)
+            closed = next(
+                (end for end in range(opened, len(text)) if matched(text[opened : end + 1])), None
+            )
             found += [] if closed is None else [(closed, 0, start, text[opened + 1 : closed])]
         elif box and (bare := re.match(r"[^\s${}\\]+", rest[box.end() :])):
             found.append((start + box.end() + bare.end(), 0, start, bare[0].rstrip(".,;")))
@@ -73,7 +75,10 @@ def slowly(text):
             end = start + len(rest.split("\n")[0])
             found.append((end, 1, start, text[start + 4 : end].lstrip(" \t")))
         before = text[:start].lower()
-        if rest.lower().startswith("<answer>") and "<answer>" not in before[before.rfind("</answer>") + 1 :]:
+        if (
+            rest.lower().startswith("<answer>")
+            and "<answer>" not in before[before.rfind("</answer>") + 1 :]
+        ):
             size = rest.lower().find("</answer>")
             found += [] if size < 0 else [(start + size + 9, 2, start, rest[8:size])]
     if not found:
@@ -85,13 +90,45 @@ def slowly(text):
 def matched(text):
     """Does the brace at the start close at the end and not before? What is escaped does not count."""
     plain = re.sub(r"(?s)\\.", "", text)
-    depths = [plain[:size].count("{") - plain[:size].count("}") for size in range(1, len(plain) + 1)]
+    depths = [
+        plain[:size].count("{") - plain[:size].count("}") for size in range(1, len(plain) + 1)
+    ]
     return text[-1:] == "}" and plain[-1:] == "}" and depths[-1] == 0 and 0 not in depths[:-1]
 
 
 PIECES = [
-    *(r"\boxed{", r"\boxed ", r"\fbox{", r"\boxed", "{", "}", "}", r"\{", r"\}", "\\", "####", "#### ", "#", "\n", "$"),
-    *("<answer>", "</answer>", "<ANSWER>", "</Answer>", "<", "42", "x", ".", ",", " ", "so ", r"\frac{1}{2}", "\t"),
+    *(
+        r"\boxed{",
+        r"\boxed ",
+        r"\fbox{",
+        r"\boxed",
+        "{",
+        "}",
+        "}",
+        r"\{",
+        r"\}",
+        "\\",
+        "####",
+        "#### ",
+        "#",
+        "\n",
+        "$",
+    ),
+    *(
+        "<answer>",
+        "</answer>",
+        "<ANSWER>",
+        "</Answer>",
+        "<",
+        "42",
+        "x",
+        ".",
+        ",",
+        " ",
+        "so ",
+        r"\frac{1}{2}",
+        "\t",
+    ),
 ]
 
 

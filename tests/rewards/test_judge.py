@@ -17,7 +17,9 @@ PATIENCE = {"timeout": 1.0, "tries": 2, "pause": 0.01, "trip": 100}
 
 
 def judge(url, **options):
-    return find("judge", url=f"{url}/v1", model="m", rubric="Is it right?", retry=PATIENCE, **options)
+    return find(
+        "judge", url=f"{url}/v1", model="m", rubric="Is it right?", retry=PATIENCE, **options
+    )
 
 
 def saying(text):
@@ -37,7 +39,9 @@ def test_what_the_judge_is_sent():
 
 def test_the_fence_is_new_each_time_so_that_no_answer_can_close_it():
     reward = judge("http://127.0.0.1:9")
-    marks = {reward.request(rollout("x"))["messages"][1]["content"].split("\n")[1] for _ in range(8)}
+    marks = {
+        reward.request(rollout("x"))["messages"][1]["content"].split("\n")[1] for _ in range(8)
+    }
     assert len(marks) == 8
 
 
@@ -83,7 +87,12 @@ def test_verdicts(reply, score):
 def test_a_judge_that_fails_scores_nobody(answer, kind):
     tally = Tally()
     with misbehaving(lambda path, body: answer) as server:
-        found = score_all({"j": judge(server.url)}, [rollout("a"), rollout("b", sample=1)], timeout=10, tally=tally)
+        found = score_all(
+            {"j": judge(server.url)},
+            [rollout("a"), rollout("b", sample=1)],
+            timeout=10,
+            tally=tally,
+        )
     assert counters(tally) == {f"rewards/j/unscored/{kind}": 2}
     assert all(not each["j"].parts for each in found)
 

@@ -17,7 +17,10 @@ from tests.rewards.rollouts import rollout
 from tests.rewards.tallies import counters
 from tests.wall_clock import wall_clock
 
-PAIRS = [json.loads(line) for line in (Path(__file__).parent / "maths_pairs.jsonl").read_text().splitlines()]
+PAIRS = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "maths_pairs.jsonl").read_text().splitlines()
+]
 # Right answers that are refused: degrees inside a function, and Euler's identity.
 MISSED = {(r"\sin(30^\circ)", r"\frac12"), (r"\tan 45^\circ", "1"), (r"e^{i\pi}", "-1")}
 
@@ -32,7 +35,9 @@ def maths():
 @pytest.fixture(scope="module")
 def verdicts(maths):
     """True, False or None for each pair, in order."""
-    scores = maths.score([rollout(rf"\boxed{{{pair['answer']}}}", answer=pair["gold"]) for pair in PAIRS])
+    scores = maths.score(
+        [rollout(rf"\boxed{{{pair['answer']}}}", answer=pair["gold"]) for pair in PAIRS]
+    )
     return [bool(score["correct"]) if isinstance(score, dict) else None for score in scores]
 
 
@@ -54,7 +59,15 @@ def rates(found):
 def test_there_are_enough_pairs():
     assert len({(pair["gold"], pair["answer"]) for pair in PAIRS}) == len(PAIRS) >= 300
     assert {pair["category"] for pair in PAIRS} >= {
-        *("fractions", "units", "percent", "thousands", "tuples_and_intervals", "lists_and_sets", "matrices"),
+        *(
+            "fractions",
+            "units",
+            "percent",
+            "thousands",
+            "tuples_and_intervals",
+            "lists_and_sets",
+            "matrices",
+        ),
         *("equivalent_forms", "wrong_but_close", "adversarial", "bad_gold"),
     }
 
@@ -102,7 +115,11 @@ def test_rates_beside_math_verify_alone(verdicts):
         ("1, 2, 3", r"\boxed{1, 2, 4}", (0.0, 2 / 3, 1.0)),
         ("1, 2, 3", r"\boxed{1, 2, 3, 4}", (0.0, 3 / 4, 1.0)),
         ("(1, 2)", r"\boxed{(1, 2)}", (1.0, 1.0, 1.0)),
-        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}", (0.0, 0.75, 1.0)),
+        (
+            r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+            r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}",
+            (0.0, 0.75, 1.0),
+        ),
         ("72", "no answer here", (0.0, 0.0, 0.0)),
         ("some working #### 72", r"\boxed{72}", (1.0, 1.0, 1.0)),
     ],
@@ -110,7 +127,10 @@ def test_rates_beside_math_verify_alone(verdicts):
 def test_partial_credit_is_a_part_of_its_own(gold, text, parts, maths):
     (score,) = maths.score([rollout(text, answer=gold)])
     assert (score["correct"], score["partial"], score["answered"]) == pytest.approx(parts)
-    assert maths.weights == {"partial": 0.0, "answered": 0.0, "oversized": 0.0} and score["oversized"] == 0.0
+    assert (
+        maths.weights == {"partial": 0.0, "answered": 0.0, "oversized": 0.0}
+        and score["oversized"] == 0.0
+    )
 
 
 @pytest.mark.parametrize("gold", ["", None, r"\frac{1}{", "?", r"\text{}"])
@@ -125,7 +145,9 @@ def test_a_bad_gold_is_unscored_whatever_the_text(gold, maths):
 def test_a_comparison_that_hangs_is_cut_off_and_the_next_one_works():
     """An expansion with tens of thousands of terms; the checker is killed, the count says so, nothing is 0."""
     maths = Mathematics(workers=1, seconds=4.0)
-    hanging = rollout(r"\boxed{(a+b+c+d+e+f+g+h)^{90}(a-b+c-d+e-f+g-h)^{90}-1}", answer=r"(a+b+c+d+e+f+g+h)^{91}")
+    hanging = rollout(
+        r"\boxed{(a+b+c+d+e+f+g+h)^{90}(a-b+c-d+e-f+g-h)^{90}-1}", answer=r"(a+b+c+d+e+f+g+h)^{91}"
+    )
     fine = rollout(r"\boxed{1+x}", answer="x+1")
     tally, start = Tally(), time.monotonic()
     found = score_all({"m": maths}, [hanging, fine], timeout=60, tally=tally)
@@ -145,7 +167,13 @@ def test_what_a_collapsed_policy_writes_is_wrong_at_once_and_counted(maths):
     scores = maths.score([rollout(rf"\boxed{{{text}}}", answer="x+2") for text in written])
     assert time.process_time() - start[0] < 1 and time.monotonic() - start[1] < 30
     assert [score["correct"] for score in scores] == [0.0] * 5
-    assert [score["oversized"] for score in scores] == [1.0, 1.0, 0.0, 1.0, 1.0]  # the third is not closed: no answer
+    assert [score["oversized"] for score in scores] == [
+        1.0,
+        1.0,
+        0.0,
+        1.0,
+        1.0,
+    ]  # the third is not closed: no answer
     assert [score["answered"] for score in scores] == [1.0, 1.0, 0.0, 1.0, 1.0]
 
 
@@ -165,7 +193,9 @@ def test_all_answers_of_gsm8k(maths):
     import datasets
 
     rows = datasets.Dataset.from_parquet(str(Path(str(DATA)) / "gsm8k" / "train.parquet"))
-    texts = [row["answer"] for row in (rows["extra_info"] if "extra_info" in rows.column_names else rows)]
+    texts = [
+        row["answer"] for row in (rows["extra_info"] if "extra_info" in rows.column_names else rows)
+    ]
     golds = [text.rpartition("####")[2].strip() for text in texts]
     assert len(golds) == 7473
     plain = [gold.replace(",", "") for gold in golds]
@@ -175,13 +205,19 @@ def test_all_answers_of_gsm8k(maths):
         "money": [f"<answer>{'-' * (n < '0')}${n.lstrip('-')}</answer>" for n in plain],
         "decimals": [rf"\boxed{{{number}{'0' if '.' in number else '.00'}}}" for number in plain],
         "unit": [rf"\boxed{{{_grouped(number)} \text{{ apples}}}}" for number in plain],
-        "fraction": [rf"\boxed{{\frac{{{round(float(number) * 200)}}}{{200}}}}" for number in plain],
+        "fraction": [
+            rf"\boxed{{\frac{{{round(float(number) * 200)}}}{{200}}}}" for number in plain
+        ],
     }
     for way, answers in ways.items():
-        scores = maths.score([rollout(text, answer=gold) for text, gold in zip(answers, texts, strict=True)])
+        scores = maths.score(
+            [rollout(text, answer=gold) for text, gold in zip(answers, texts, strict=True)]
+        )
         assert [s["correct"] for s in scores] == [1.0] * 7473, way
     more = [f"{float(n) + 1:.10g}" if "." in n else str(int(n) + 1) for n in plain]
-    scores = maths.score([rollout(rf"\boxed{{{n}}}", answer=gold) for n, gold in zip(more, texts, strict=True)])
+    scores = maths.score(
+        [rollout(rf"\boxed{{{n}}}", answer=gold) for n, gold in zip(more, texts, strict=True)]
+    )
     assert [s["correct"] for s in scores] == [0.0] * 7473
 
 

@@ -11,6 +11,8 @@ class Half:
 
 
 def test_none_is_unscored_by_name():
-    found = score_all({"model": ModelReward(scorer=Half())}, [rollout("a"), rollout("?")], timeout=5)
+    found = score_all(
+        {"model": ModelReward(scorer=Half())}, [rollout("a"), rollout("?")], timeout=5
+    )
     assert found[0]["model"].parts == {"": 0.5}
     assert found[1]["model"].failure.kind == "model"

@@ -38,7 +38,11 @@ def test_a_failure_has_a_name_and_no_value(value, kind):
 def test_scores_are_kept():
     assert check_score(1, rollout()).parts == {"": 1.0}
     assert check_score(True, rollout()).parts == {"": 1.0}
-    assert check_score({"a": 0.5, "b": None, "c": math.nan}, rollout()).parts == {"a": 0.5, "b": None, "c": None}
+    assert check_score({"a": 0.5, "b": None, "c": math.nan}, rollout()).parts == {
+        "a": 0.5,
+        "b": None,
+        "c": None,
+    }
     steps = check_score([StepReward(0, 0.25), StepReward(3, 0.5)], rollout(tokens=4))
     assert steps.parts == {"": 0.75} and len(steps.steps) == 2
 

@@ -79,16 +79,36 @@ def everything(rollout):
 """
 # Those whose failures end a run are called with on_error=never, which counts them.
 NAMES = (
-    "number", "parts", "steps", "failing", "awaited", "ranked", "short", "trl", "verl", "everything",
-)  # fmt: skip
+    "number",
+    "parts",
+    "steps",
+    "failing",
+    "awaited",
+    "ranked",
+    "short",
+    "trl",
+    "verl",
+    "everything",
+)
 
 
 def rollout(sample: int, **more: Any) -> Rollout:
     tokens = tuple(range(3, 5 + sample))
-    done = Completion("p", sample, tokens, (-0.1,) * (len(tokens) - 1) + (float("nan"),), (4,) * len(tokens), "eos")
+    done = Completion(
+        "p",
+        sample,
+        tokens,
+        (-0.1,) * (len(tokens) - 1) + (float("nan"),),
+        (4,) * len(tokens),
+        "eos",
+    )
     columns = {"level": 7 + sample, "nested": {"a": [1, 2.5, None, True]}, **more}
     prompt = Prompt(
-        "p", (Message("user", "say"), Message("assistant", "", '{"tool_calls": []}')), "42", {"level": 1}, columns
+        "p",
+        (Message("user", "say"), Message("assistant", "", '{"tool_calls": []}')),
+        "42",
+        {"level": 1},
+        columns,
     )
     turn = Turn((1, 2), done, "wörds " * sample, "a reply", "tool")
     return Rollout(prompt, sample, (turn,), episode=Episode("over", {"won": 1.0}, {"calls": 2}))
@@ -104,13 +124,18 @@ def zoo(tmp_path: Path) -> Path:
 
 
 def found(zoo: Path) -> dict[str, Reward]:
-    return {name: find(f"{zoo}:{name}", **({"scale": 2.0} if name == "number" else {})) for name in NAMES}
+    return {
+        name: find(f"{zoo}:{name}", **({"scale": 2.0} if name == "number" else {}))
+        for name in NAMES
+    }
 
 
 @contextmanager
 def serving(rewards: dict[str, Reward], port: int = 0) -> Iterator[Server]:
     server = create_worker(rewards, port=port, token=KEY)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server
@@ -147,7 +172,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_outcomes_are_those_of_this_process(zoo: Path) -> None:
     local = found(zoo)
     expected = score_all(local, ROLLOUTS, timeout=60.0, on_error="never")
-    kinds = {each.failure.kind for one in expected for each in one.values() if each.failure is not None}
+    kinds = {
+        each.failure.kind for one in expected for each in one.values() if each.failure is not None
+    }
     assert kinds == {"raised", "no_gold", "none", "nan", "wrong_type", "wrong_count"}
     with two_workers(zoo) as workers:
         spread = {name: PlacedReward(name, each, workers) for name, each in local.items()}
@@ -160,7 +187,12 @@ def test_a_timeout_reads_as_in_this_process(zoo: Path) -> None:
     expected = score_all({"r": local}, ROLLOUTS, timeout=1.0, on_error="never")
     assert [each["r"].failure is not None for each in expected] == [n == 2 for n in range(8)]
     with two_workers(zoo, {"r": local}) as workers:
-        assert score_all({"r": PlacedReward("r", local, workers)}, ROLLOUTS, timeout=1.0, on_error="never") == expected
+        assert (
+            score_all(
+                {"r": PlacedReward("r", local, workers)}, ROLLOUTS, timeout=1.0, on_error="never"
+            )
+            == expected
+        )
 
 
 def test_a_worker_that_dies_loses_nothing(zoo: Path) -> None:
@@ -209,7 +241,9 @@ def test_a_call_that_ends_its_workers_is_at_fault() -> None:
         workers.call("r", [ROLLOUTS[3]], 5.0, 1)
 
 
-def test_a_launcher_that_gave_up_ends_it_and_waiting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_gave_up_ends_it_and_waiting_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "FIRST_NOTE", 0.0)
     said: list[str] = []
     problem: list[str] = []
@@ -219,9 +253,15 @@ def test_a_launcher_that_gave_up_ends_it_and_waiting_is_said(monkeypatch: pytest
         problem[:] = ["5 reward workers in a row did not start"]
 
     given_up = pytest.raises(RewardFailed, match="5 reward workers in a row did not start")
-    with workers_of(lambda: [], lambda: "".join(problem)) as workers, progress.notes_to(listen), given_up:
+    with (
+        workers_of(lambda: [], lambda: "".join(problem)) as workers,
+        progress.notes_to(listen),
+        given_up,
+    ):
         workers.call("r", ROLLOUTS, 5.0, 1)
-    assert re.fullmatch(r"no reward worker for 0 s, since [0-9:]+: none answers yet, as .*", said[0])
+    assert re.fullmatch(
+        r"no reward worker for 0 s, since [0-9:]+: none answers yet, as .*", said[0]
+    )
     never = pytest.raises(RewardFailed, match=r"reward r: no reward worker for 0.1 s")
     with workers_of(lambda: [], patience=0.1) as workers, never:
         workers.call("r", ROLLOUTS, 5.0, 1)
@@ -236,7 +276,9 @@ def test_a_rank_that_cannot_ask_for_workers_asks_again(zoo: Path) -> None:
             raise refused.pop()
 
     with serving({"r": lambda rollout: 1.0}) as server:
-        workers = RewardWorkers(lambda: ([f"{server.url}/v1"], ""), want, key=KEY, count=1, patience=60.0)
+        workers = RewardWorkers(
+            lambda: ([f"{server.url}/v1"], ""), want, key=KEY, count=1, patience=60.0
+        )
         with pytest.raises(OSError, match="the disk is full"):
             workers.call("r", ROLLOUTS[:1], 5.0, 1)
         (outcome,) = workers.call("r", ROLLOUTS[:1], 5.0, 1)
@@ -261,7 +303,9 @@ def test_a_busy_worker_is_asked_again() -> None:
         ranks = [stack.enter_context(workers_of(lambda: [f"{server.url}/v1"])) for _ in range(2)]
         threads = [
             threading.Thread(
-                target=score_all, args=({"r": PlacedReward("r", counted, each)}, ROLLOUTS), kwargs={"timeout": 30.0}
+                target=score_all,
+                args=({"r": PlacedReward("r", counted, each)}, ROLLOUTS),
+                kwargs={"timeout": 30.0},
             )
             for each in ranks
         ]
@@ -274,7 +318,10 @@ def test_a_busy_worker_is_asked_again() -> None:
 
 @pytest.mark.parametrize("data", [{"a": (1, 2)}, {1: "one"}, {"a": {1, 2}}, {"a": b"bytes"}])
 def test_data_that_json_would_change_is_refused(data: dict[Any, Any]) -> None:
-    with workers_of(lambda: []) as workers, pytest.raises(ValueError, match=r"prompt 'p': columns cannot be sent to a"):
+    with (
+        workers_of(lambda: []) as workers,
+        pytest.raises(ValueError, match=r"prompt 'p': columns cannot be sent to a"),
+    ):
         workers.call("r", [rollout(0, **{"data": data})], 5.0, 1)
 
 
@@ -283,12 +330,17 @@ def test_the_process_finds_its_rewards_in_a_file_and_ends_when_told(zoo: Path) -
     (zoo.parent / "wanted.json").write_text(json.dumps({"launch": "x", "rewards": listed}))
     (zoo.parent / "key").write_text(KEY)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ascent.rewards.worker", "wanted.json", "--token-file", "key"], cwd=zoo.parent,
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+        [sys.executable, "-m", "ascent.rewards.worker", "wanted.json", "--token-file", "key"],
+        cwd=zoo.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     try:
         assert process.stdout is not None
-        line = re.fullmatch(r"rewards name at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
+        line = re.fullmatch(
+            r"rewards name at (http://127\.0\.0\.1:\d+)\n", process.stdout.readline()
+        )
         assert line is not None
         with workers_of(lambda: [f"{line[1]}/v1"]) as workers:
             (outcome,) = workers.call("name", ROLLOUTS[1:2], 30.0, 1)

@@ -16,7 +16,12 @@ from tests.wall_clock import wall_clock
 
 CALLS = {"tests": {"function": "double", "calls": [[[4], 8], [[5], 10]]}}
 STDIO = {"tests": {"stdio": [["4", "8"], ["5", "10"]]}}
-ASSERTS = {"tests": {"asserts": ["assert double(4) == 8", "assert double(5) == 10"], "setup": "import math"}}
+ASSERTS = {
+    "tests": {
+        "asserts": ["assert double(4) == 8", "assert double(5) == 10"],
+        "setup": "import math",
+    }
+}
 GOOD = """Here:
 ```python
 def double(n):
@@ -42,7 +47,11 @@ def test_scores_and_reasons():
         *[(GOOD, info) for info in (CALLS, STDIO, ASSERTS)],
         *[(HALF, info) for info in (CALLS, STDIO, ASSERTS)],
         *[("while True: pass", CALLS), ("no code at all", STDIO)],
-        *[(GOOD, {}), (GOOD, {"tests": {"stdio": []}}), (GOOD, {"tests": {"asserts": ["assert (", "x"]}})],
+        *[
+            (GOOD, {}),
+            (GOOD, {"tests": {"stdio": []}}),
+            (GOOD, {"tests": {"asserts": ["assert (", "x"]}}),
+        ],
         *[
             (GOOD, {"tests": {"calls": 3, "function": "f"}}),
             (GOOD, {"tests": {"asserts": ["assert double(print) == 1"]}}),
@@ -82,15 +91,19 @@ def test_tests_fields_are_read_or_refused_and_never_misread():
     reward = find("programs", workers=1, limits={"wall_seconds": 5, "test_seconds": 2})
     scores = reward.score([rollout(GOOD, info={"tests": tests}) for tests, _ in FIELDS])
     reward.close()
-    assert [score.kind if isinstance(score, Unscored) else score["correct"] for score in scores] == [
-        want for _, want in FIELDS
-    ]
+    assert [
+        score.kind if isinstance(score, Unscored) else score["correct"] for score in scores
+    ] == [want for _, want in FIELDS]
 
 
 def test_a_prompt_is_checked_before_anything_is_sampled():
     reward = find("programs", sandbox="none", workers=1)
     reward.check(rollout(info=CALLS).prompt)
-    for info, kind in ((STDIO, None), ({}, "no_tests"), ({"tests": {"stdio": [[4, "8"]]}}, "bad_tests")):
+    for info, kind in (
+        (STDIO, None),
+        ({}, "no_tests"),
+        ({"tests": {"stdio": [[4, "8"]]}}, "bad_tests"),
+    ):
         try:
             reward.check(rollout(info=info).prompt)
         except Unscored as refused:
@@ -104,8 +117,12 @@ def test_a_prompt_is_checked_before_anything_is_sampled():
 @pytest.mark.slow
 def test_a_program_has_the_time_of_its_own_limits_whatever_a_call_may_take():
     """Cut off from outside it would be unscored; its own clock says that it is wrong."""
-    reward = find("programs", sandbox="none", workers=1, limits={"wall_seconds": 1.5, "test_seconds": 1.5})
-    (found,) = score_all({"programs": reward}, [rollout("while True: pass", info=CALLS)], timeout=0.5)
+    reward = find(
+        "programs", sandbox="none", workers=1, limits={"wall_seconds": 1.5, "test_seconds": 1.5}
+    )
+    (found,) = score_all(
+        {"programs": reward}, [rollout("while True: pass", info=CALLS)], timeout=0.5
+    )
     reward.close()
     assert found["programs"].failure is None and found["programs"].parts["correct"] == 0.0
 
@@ -147,9 +164,15 @@ def test_wrong_options_are_refused(options, words):
         ("```python\nx = 1\ny = 2", "x = 1\ny = 2"),
         ("```\nx\n```\nbetter:\n```python\ny", "y"),
         # Fences in a docstring, stray ones, and indented lines that go on with a given function.
-        ('```python\n"""\n    ```\n    f()\n    ```\n"""\n```', '"""\n    ```\n    f()\n    ```\n"""\n'),
+        (
+            '```python\n"""\n    ```\n    f()\n    ```\n"""\n```',
+            '"""\n    ```\n    f()\n    ```\n"""\n',
+        ),
         ('```python\n"""\n  ```\n  f()\n  ```\n"""\n```', '"""\n  ```\n  f()\n  ```\n"""\n'),
-        ('```python\n"""\n  ```python\n  f()\n  ```\n"""\n```\nend', '"""\n  ```python\n  f()\n  ```\n"""\n'),
+        (
+            '```python\n"""\n  ```python\n  f()\n  ```\n"""\n```\nend',
+            '"""\n  ```python\n  f()\n  ```\n"""\n',
+        ),
         ("```python\nx\n```\n```\nThis works.", "x\n"),
         # Indented fences: examples of a list after the solution, solutions in a list, and carelessly closed blocks.
         ("```python\nx\n```\n1. Example:\n   ```\n   f()\n   ```\n", "x\n"),
@@ -183,9 +206,17 @@ def blocks(text):
 
 
 @settings(max_examples=500)
-@given(st.lists(st.sampled_from(["```", "```python", "```c++", "``", "\n", "\n", "x = 1"])).map("".join))
+@given(
+    st.lists(st.sampled_from(["```", "```python", "```c++", "``", "\n", "\n", "x = 1"])).map(
+        "".join
+    )
+)
 def test_blocks_as_the_lines_show_them(text):
     found = blocks(text)
-    if found and not found[-1][2] and (not found[-1][1].strip() or (len(found) > 1 and not found[-1][0])):
+    if (
+        found
+        and not found[-1][2]
+        and (not found[-1][1].strip() or (len(found) > 1 and not found[-1][0]))
+    ):
         found.pop()
     assert extract_code(text) == (found[-1][1] if found else text)

@@ -62,7 +62,9 @@ def test_two_files_of_one_name_do_not_meet(tmp_path):
 
 def test_an_entry_point(monkeypatch):
     entry = importlib.metadata.EntryPoint("elsewhere", "ascent.rewards.text:exact", GROUP)
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == GROUP else [])
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [entry] if group == GROUP else []
+    )
     assert find("elsewhere")(rollout("4", answer="4")) == 1.0
 
 
@@ -98,8 +100,15 @@ def test_a_file_that_raises_is_tried_again(tmp_path):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_built_in_name_leads_somewhere(name):
     options = {
-        **{"format": {"tags": ["a"]}, "length": {"target": 10}, "overlong": {"max_length": 20, "cache": 5}},
-        **{"cosine_length": {"max_length": 10, "of": "exact"}, "remote": {"url": "http://localhost:1"}},
+        **{
+            "format": {"tags": ["a"]},
+            "length": {"target": 10},
+            "overlong": {"max_length": 20, "cache": 5},
+        },
+        **{
+            "cosine_length": {"max_length": 10, "of": "exact"},
+            "remote": {"url": "http://localhost:1"},
+        },
         **{"judge": {"url": "http://localhost:1/v1", "model": "m", "rubric": "be right"}},
         **{"programs": {"sandbox": "none"}},
     }

@@ -47,7 +47,11 @@ def test_scores_arrive_in_order_and_in_batches(tmp_path):
     assert (
         body["rollouts"][0]
         == {
-            **{"prompt_id": "p0", "sample": 0, "messages": [{"role": "user", "content": "a question"}]},
+            **{
+                "prompt_id": "p0",
+                "sample": 0,
+                "messages": [{"role": "user", "content": "a question"}],
+            },
             **{"completion": "t0", "answer": "a", "info": {"level": 0}, "tokens": 4},
         }
         or len(body["rollouts"]) == 1
@@ -55,11 +59,17 @@ def test_scores_arrive_in_order_and_in_batches(tmp_path):
 
 
 def test_named_parts_and_null():
-    with misbehaving(lambda path, body: (200, scores({"a": 1, "b": 0.5}, None, 2, {"a": None, "b": 1}))) as server:
+    with misbehaving(
+        lambda path, body: (200, scores({"a": 1, "b": 0.5}, None, 2, {"a": None, "b": 1}))
+    ) as server:
         found, counters = counted(remote(server.url))
     assert found[0]["r"].parts == {"a": 1.0, "b": 0.5} and found[2]["r"].parts == {"": 2.0}
     assert counters == {
-        **{"rewards/r/scored": 3, "rewards/r/unscored/none": 1, "rewards/r/unscored/server_cannot_say": 1}
+        **{
+            "rewards/r/scored": 3,
+            "rewards/r/unscored/none": 1,
+            "rewards/r/unscored/server_cannot_say": 1,
+        }
     }
 
 
@@ -99,7 +109,9 @@ def test_what_is_no_answer_is_unscored_by_name(case):
         found, counters = counted(reward)
     assert counters == {f"rewards/r/unscored/{kind}": 4}
     assert all(each["r"].failure and not each["r"].parts for each in found)
-    assert len(server.requests) == (1 if kind == "server_refused" else 2)  # what may pass is tried again
+    assert len(server.requests) == (
+        1 if kind == "server_refused" else 2
+    )  # what may pass is tried again
     assert reward.client.counts[kind] == len(server.requests)
 
 
@@ -127,7 +139,9 @@ def test_an_endless_reply_is_not_taken_in(case):
         finally:
             tracemalloc.stop()
     assert counters == {"rewards/r/unscored/bad_reply": 4}
-    assert peak < 16e6 and server.sent < 30e6  # what was sent and not read lies in the system's buffers
+    assert (
+        peak < 16e6 and server.sent < 30e6
+    )  # what was sent and not read lies in the system's buffers
 
 
 TOKEN = "a-t0ken-that-nobody-may-see"
@@ -148,7 +162,9 @@ ECHOES = {
 def test_the_token_is_in_no_message(tmp_path, case):
     (tmp_path / "token").write_text(TOKEN)
     status, data = ECHOES[case]
-    with raw(status if isinstance(status, bytes) else b"HTTP/1.1 %d Said\r\n\r\n" % status + data) as server:
+    with raw(
+        status if isinstance(status, bytes) else b"HTTP/1.1 %d Said\r\n\r\n" % status + data
+    ) as server:
         reward = remote(server.url, token_file=str(tmp_path / "token"), retry={**QUICK, "tries": 1})
         (failure,) = reward.score(FOUR[:1])
     shown = [str(failure), repr(failure), failure.detail, repr(reward), repr(reward.client)]
@@ -208,7 +224,10 @@ def test_killed_in_the_middle_the_counts_are_exact():
 
 
 def test_by_policy_the_run_stops_instead():
-    with misbehaving(lambda path, body: (500, b"")) as server, pytest.raises(RewardFailed, match="server_error"):
+    with (
+        misbehaving(lambda path, body: (500, b"")) as server,
+        pytest.raises(RewardFailed, match="server_error"),
+    ):
         score_all({"r": remote(server.url)}, FOUR, timeout=30, on_error="failures")
 
 
@@ -223,11 +242,17 @@ def test_the_circuit_opens_rests_and_closes():
         retry = {"timeout": 1, "tries": 1, "pause": 0, "trip": 2, "rest": 0.4}
         reward = remote(server.url, batch=1, at_once=1, retry=retry)
         _, counters = counted(reward)
-        assert counters == {"rewards/r/unscored/server_error": 2, "rewards/r/unscored/circuit_open": 2}
+        assert counters == {
+            "rewards/r/unscored/server_error": 2,
+            "rewards/r/unscored/circuit_open": 2,
+        }
         assert len(server.requests) == 2
         time.sleep(0.5)
         _, counters = counted(reward)  # half open: one try, which fails
-        assert counters == {"rewards/r/unscored/server_error": 1, "rewards/r/unscored/circuit_open": 3}
+        assert counters == {
+            "rewards/r/unscored/server_error": 1,
+            "rewards/r/unscored/circuit_open": 3,
+        }
         healthy = True
         time.sleep(0.5)
         _, counters = counted(reward)
@@ -276,11 +301,23 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(use, url):
         ({"url": "http://h\u00f6st"}, "the url is no text"),
         ({"url": "http://h:99999"}, "host or port cannot be read"),
         ({"url": "http://" + "a" * 80}, "host or port cannot be read"),
-        ({"url": "http://h", "retry": {"timeout": float("inf")}}, "timeout=inf, but it must lie between"),
-        ({"url": "http://h", "retry": {"timeout": float("nan")}}, "timeout=nan, but it must lie between"),
-        ({"url": "http://h", "retry": {"timeout": "long"}}, "timeout='long', but it must be a number"),
+        (
+            {"url": "http://h", "retry": {"timeout": float("inf")}},
+            "timeout=inf, but it must lie between",
+        ),
+        (
+            {"url": "http://h", "retry": {"timeout": float("nan")}},
+            "timeout=nan, but it must lie between",
+        ),
+        (
+            {"url": "http://h", "retry": {"timeout": "long"}},
+            "timeout='long', but it must be a number",
+        ),
         ({"url": "http://h", "retry": {"tries": 1.5}}, "tries=1.5, but it must be a whole number"),
-        ({"url": "http://h", "retry": {"max_reply_bytes": 0}}, "max_reply_bytes=0, but it must be at least 1"),
+        (
+            {"url": "http://h", "retry": {"max_reply_bytes": 0}},
+            "max_reply_bytes=0, but it must be at least 1",
+        ),
         ({"url": "http://h", "retry": 5}, "retry=5"),
         ({"url": "http://h", "batch": 0}, "at least 1"),
         ({"url": "http://h", "retry": {"timeouts": 1}}, "unexpected keyword"),
@@ -302,5 +339,7 @@ def test_a_token_file_holds_one_word_which_is_not_repeated(tmp_path, text):
 
 
 def test_info_that_is_no_json_is_a_mistake_of_the_data():
-    found = score_all({"r": remote("http://127.0.0.1:9")}, [rollout(info={"x": object()})], timeout=5)
+    found = score_all(
+        {"r": remote("http://127.0.0.1:9")}, [rollout(info={"x": object()})], timeout=5
+    )
     assert found[0]["r"].failure.kind == "raised" and "plain data" in found[0]["r"].failure.detail

@@ -27,7 +27,9 @@ ONE = {"messages": [{"role": "user", "content": "q"}], "completion": "ab"}
 @contextmanager
 def running(score, **options):
     serving = create_server(score, serves="toy", **options)
-    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield serving
@@ -69,8 +71,20 @@ def said(serving, *pieces, every=0.0):
 
 
 def request(body, *headers, first="POST /score HTTP/1.1"):
-    length = () if any(each.lower().startswith(("content-length", "transfer")) for each in headers) else (len(body),)
-    lines = (first, "Host: h", "Connection: close", *(f"Content-Length: {n}" for n in length), *headers, "", "")
+    length = (
+        ()
+        if any(each.lower().startswith(("content-length", "transfer")) for each in headers)
+        else (len(body),)
+    )
+    lines = (
+        first,
+        "Host: h",
+        "Connection: close",
+        *(f"Content-Length: {n}" for n in length),
+        *headers,
+        "",
+        "",
+    )
     return "\r\n".join(lines).encode("latin-1") + body
 
 
@@ -95,11 +109,16 @@ def test_the_client_gets_what_the_function_says():
 def test_a_token_is_needed_where_there_is_one(tmp_path):
     (tmp_path / "t").write_text("s3cret")
     with running(lengths, token="s3cret") as serving:
-        assert find("remote", url=serving.url, token_file=str(tmp_path / "t")).score([rollout("ab")]) == [2.0]
+        assert find("remote", url=serving.url, token_file=str(tmp_path / "t")).score(
+            [rollout("ab")]
+        ) == [2.0]
         (refused,) = find("remote", url=serving.url).score([rollout("ab")])
         assert refused.kind == "server_refused" and "401" in refused.detail
         assert ask(serving, "GET", "/health")[0] == 401
-        assert ask(serving, "GET", "/health", Authorization="Bearer s3cret") == (200, {"ok": True, "serves": "toy"})
+        assert ask(serving, "GET", "/health", Authorization="Bearer s3cret") == (
+            200,
+            {"ok": True, "serves": "toy"},
+        )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +130,13 @@ def test_a_token_is_needed_where_there_is_one(tmp_path):
         ("POST", "/score", "[]", 400, "not an object"),
         ("POST", "/score", "{}", 400, "no list of rollouts"),
         ("POST", "/score", '{"rollouts": [{}]}', 400, "needs messages"),
-        ("POST", "/score", '{"rollouts": [{"messages": [{}], "completion": "a"}]}', 400, "needs a role"),
+        (
+            "POST",
+            "/score",
+            '{"rollouts": [{"messages": [{}], "completion": "a"}]}',
+            400,
+            "needs a role",
+        ),
     ],
 )
 def test_bad_requests_are_refused_with_the_reason(method, path, body, status, words):
@@ -141,7 +166,9 @@ def test_one_request_at_a_time():
         return lengths(items)
 
     with running(score) as serving:
-        find("remote", url=serving.url, batch=1, at_once=8).score([rollout("a", sample=n) for n in range(16)])
+        find("remote", url=serving.url, batch=1, at_once=8).score(
+            [rollout("a", sample=n) for n in range(16)]
+        )
     assert most == 1
 
 
@@ -170,7 +197,10 @@ ODD = {
     "a huge length": (request(GOOD, "Content-Length: 99999999999"), 413),
     "two lengths": (request(GOOD, f"Content-Length: {len(GOOD)}", "content-length: 2"), 400),
     "chunked": (request(b"2\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), 411),
-    "chunked, with a length": (request(GOOD, "Transfer-Encoding: chunked", "Content-Length: 2"), 411),
+    "chunked, with a length": (
+        request(GOOD, "Transfer-Encoding: chunked", "Content-Length: 2"),
+        411,
+    ),
     "an empty body": (request(b""), 400),
     "deep": (request(b"[" * 100_000), 400),
     "deep in a message": (request(b'{"rollouts": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"), 400),
@@ -190,7 +220,10 @@ ODD = {
     "GET to score": (request(GOOD, first="GET /score HTTP/1.1"), 405),
     "an unknown method": (request(GOOD, first="BREW /score HTTP/1.1"), 405),
     "a path upwards": (request(b"", first="GET /../../../../etc/passwd HTTP/1.1"), 404),
-    "a path upwards, written otherwise": (request(b"", first="GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1"), 404),
+    "a path upwards, written otherwise": (
+        request(b"", first="GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1"),
+        404,
+    ),
     "a path in an odd encoding": (request(b"", first="GET /h\xe9alth HTTP/1.1"), 400),
     "a whole URL": (request(b"", first="GET http://other/health HTTP/1.1"), 400),
     "small letters": (request(b"", first="get /health HTTP/1.1"), 400),
@@ -239,9 +272,15 @@ def test_the_deadline_is_for_the_whole_request(monkeypatch):
     monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.6, raising=False)
     monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.9, raising=False)
     with running(lengths) as serving:
-        for data, seconds in ((b"POST /score HTTP/1.1" + b"x" * 60, 0.6), (request(b" " * 60), 0.9)):
+        for data, seconds in (
+            (b"POST /score HTTP/1.1" + b"x" * 60, 0.6),
+            (request(b" " * 60), 0.9),
+        ):
             start = time.monotonic()
-            head, drops = data[:-60], [data[place : place + 1] for place in range(len(data) - 60, len(data))]
+            head, drops = (
+                data[:-60],
+                [data[place : place + 1] for place in range(len(data) - 60, len(data))],
+            )
             with socket.create_connection(serving.server_address) as line:
                 line.sendall(head)
                 for drop in drops:
@@ -270,7 +309,9 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
     (tmp_path / "token").write_text("s3cret")
     root = str(Path(__file__).parents[2])
-    process = subprocess.Popen([sys.executable, "-c", SERVED, "s3cret"], stdout=subprocess.PIPE, text=True, cwd=root)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVED, "s3cret"], stdout=subprocess.PIPE, text=True, cwd=root
+    )
     over = threading.Event()
 
     def drip(lines):
@@ -296,7 +337,12 @@ def test_an_honest_client_gets_through_while_300_connections_drip(tmp_path):
                 time.sleep(0.003)  # so that each is let in before the next comes
             dripping = threading.Thread(target=drip, args=(lines,), daemon=True)
             dripping.start()
-            reward = find("remote", url=url, token_file=str(tmp_path / "token"), retry={"timeout": 4, "tries": 1})
+            reward = find(
+                "remote",
+                url=url,
+                token_file=str(tmp_path / "token"),
+                retry={"timeout": 4, "tries": 1},
+            )
             found = [reward.score([rollout("a")])[0] for _ in range(3)]
             over.set()
             dripping.join()
@@ -313,11 +359,16 @@ def test_who_has_shown_the_token_is_not_dropped_for_strangers(monkeypatch):
     known = request(GOOD, "Authorization: Bearer t")
     before = threading.active_count()  # earlier tests may have left some
     with running(lengths, token="t") as serving, ExitStack() as held:
-        mine = [held.enter_context(socket.create_connection(serving.server_address, timeout=5)) for _ in range(4)]
+        mine = [
+            held.enter_context(socket.create_connection(serving.server_address, timeout=5))
+            for _ in range(4)
+        ]
         for line in mine:
             line.sendall(known[:-5])
         time.sleep(0.2)
-        strangers = [held.enter_context(socket.create_connection(serving.server_address)) for _ in range(20)]
+        strangers = [
+            held.enter_context(socket.create_connection(serving.server_address)) for _ in range(20)
+        ]
         deadline = time.monotonic() + 10
         while len(select.select(strangers, [], [], 0)[0]) < 16 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -338,9 +389,13 @@ def test_when_all_are_at_work_one_more_is_told_so(monkeypatch):
         return lengths(items)
 
     with running(slow) as serving:
-        reward = find("remote", url=serving.url, batch=1, at_once=2, retry={"timeout": 10, "tries": 1})
+        reward = find(
+            "remote", url=serving.url, batch=1, at_once=2, retry={"timeout": 10, "tries": 1}
+        )
         scores = []
-        busy = threading.Thread(target=lambda: scores.extend(reward.score([rollout("a"), rollout("b", sample=1)])))
+        busy = threading.Thread(
+            target=lambda: scores.extend(reward.score([rollout("a"), rollout("b", sample=1)]))
+        )
         busy.start()
         time.sleep(0.3)
         assert said(serving, request(b"", first="GET /health HTTP/1.1"))[0] == 503
@@ -358,7 +413,9 @@ def test_64_clients_that_come_at_once_are_all_served():
             line.setblocking(False)
             line.connect_ex(serving.server_address)
         connected = select.select([], lines, [], 0.5)[1]
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         for line in connected:
             line.settimeout(5)
@@ -374,7 +431,9 @@ def test_a_refusal_reaches_who_still_sends():
     """8 MB are on their way when the token turns out to be missing: the reply is 401, not a broken connection."""
     with running(lengths, token="t") as serving:
         for _ in range(3):
-            (refused,) = find("remote", url=serving.url, retry={"tries": 1}).score([rollout("a" * 8_000_000)])
+            (refused,) = find("remote", url=serving.url, retry={"tries": 1}).score(
+                [rollout("a" * 8_000_000)]
+            )
             assert refused.kind == "server_refused" and "wrong or missing token" in refused.detail
 
 
@@ -389,7 +448,10 @@ def test_a_mistake_of_the_scoring_is_a_500_and_what_is_not_finite_is_null(capfd)
 
 
 def test_who_waits_to_be_asked_for_the_body_is_asked():
-    with running(lengths) as serving, socket.create_connection(serving.server_address, timeout=5) as line:
+    with (
+        running(lengths) as serving,
+        socket.create_connection(serving.server_address, timeout=5) as line,
+    ):
         line.sendall(request(GOOD, "Expect: 100-continue")[: -len(GOOD)])
         assert line.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
         line.sendall(GOOD)
@@ -399,7 +461,9 @@ def test_who_waits_to_be_asked_for_the_body_is_asked():
 def test_addresses_that_cannot_be_had():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ValueError, match=f"port={port} cannot be listened on: Address already in use"):
+        with pytest.raises(
+            ValueError, match=f"port={port} cannot be listened on: Address already in use"
+        ):
             create_server(lengths, serves="toy", port=port)
     for port in (99999, -1, 65536):
         with pytest.raises(ValueError, match=f"port={port}, but a port lies between 0 and 65535"):

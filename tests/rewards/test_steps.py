@@ -51,16 +51,26 @@ def test_the_token_is_the_first_after_which_the_text_stands_so_far(name: str, te
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([*TOKENIZERS]), st.text("ab 13\n.é→", max_size=60), st.sets(st.integers(1, 61)))
+@given(
+    st.sampled_from([*TOKENIZERS]), st.text("ab 13\n.é→", max_size=60), st.sets(st.integers(1, 61))
+)
 def test_many_ends_are_found_where_each_alone_is(name: str, text: str, ends: set[int]) -> None:
     decode = decoder(TOKENIZERS[name])
-    tokens = [*TOKENIZERS[name].encode(text, add_special_tokens=False), TOKENIZERS[name].eos_token_id]
+    tokens = [
+        *TOKENIZERS[name].encode(text, add_special_tokens=False),
+        TOKENIZERS[name].eos_token_id,
+    ]
     text = decode(tokens)
-    assert tokens_at(ends, text, tokens, decode) == {end: token_at(end, text, tokens, decode) for end in ends}
+    assert tokens_at(ends, text, tokens, decode) == {
+        end: token_at(end, text, tokens, decode) for end in ends
+    }
 
 
 @given(
-    st.lists(st.sampled_from([b"\n", b"a", b"\xc3", b"\xa9", b"\n\xf0\x9f", b"\x98\x80", b"\x80", b""]), max_size=40)
+    st.lists(
+        st.sampled_from([b"\n", b"a", b"\xc3", b"\xa9", b"\n\xf0\x9f", b"\x98\x80", b"\x80", b""]),
+        max_size=40,
+    )
 )
 def test_many_ends_among_bytes_that_are_no_characters(pieces: list[bytes]) -> None:
     def decode(tokens: Sequence[int]) -> str:
@@ -69,7 +79,9 @@ def test_many_ends_among_bytes_that_are_no_characters(pieces: list[bytes]) -> No
     tokens = range(len(pieces))
     text = decode(tokens)
     ends = [place + 1 for place, letter in enumerate(text) if letter == "\n"]
-    assert tokens_at(ends, text, tokens, decode) == {end: token_at(end, text, tokens, decode) for end in ends}
+    assert tokens_at(ends, text, tokens, decode) == {
+        end: token_at(end, text, tokens, decode) for end in ends
+    }
 
 
 @pytest.mark.parametrize("line", ["1\n", "\n", "12345678 é\n", "x" * 500 + "\n"])
@@ -83,7 +95,12 @@ def test_what_is_decoded_for_many_steps_is_linear_in_the_answer(line: str) -> No
             return "".join(map(chr, tokens))
 
         text = line * (size // len(line))
-        tokens_at([place + 1 for place, each in enumerate(text) if each == "\n"], text, [*map(ord, text)], decode)
+        tokens_at(
+            [place + 1 for place, each in enumerate(text) if each == "\n"],
+            text,
+            [*map(ord, text)],
+            decode,
+        )
         return asked
 
     assert decoded(20_000) < 100 * 20_000
@@ -98,7 +115,16 @@ def test_tokens_by_hand() -> None:
         return b"".join(pieces[token] for token in tokens).decode(errors="replace")
 
     text = decode(range(6))
-    assert [token_at(end, text, range(6), decode) for end in range(1, 9)] == [0, 1, 1, 1, 2, 2, 4, 5]
+    assert [token_at(end, text, range(6), decode) for end in range(1, 9)] == [
+        0,
+        1,
+        1,
+        1,
+        2,
+        2,
+        4,
+        5,
+    ]
 
 
 def test_long_answers_are_not_decoded_token_by_token() -> None:
@@ -126,7 +152,9 @@ def rollout(*turns: str, heard: Sequence[str] = (), tokenizer: Any = BYTES) -> R
     for place, text in enumerate(turns):
         tokens = (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
         done = Completion("p", 0, tokens, (-0.5,) * len(tokens), (0,) * len(tokens), "eos")
-        made.append(Turn((1,), done, decoder(tokenizer)(tokens), heard[place - 1] if place else "", "tool"))
+        made.append(
+            Turn((1,), done, decoder(tokenizer)(tokens), heard[place - 1] if place else "", "tool")
+        )
     return Rollout(Prompt("p", (Message("user", "?"),)), 0, tuple(made))
 
 
@@ -153,10 +181,14 @@ def test_every_step_is_rewarded_at_the_token_that_ends_it() -> None:
     assert found["prm"].parts == {"": 1.75} and found["prm"].steps == tuple(scored)
 
 
-@pytest.mark.parametrize(("name", "value"), [("min", 0.25), ("product", 0.125), ("mean", 1.75 / 3), ("last", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("min", 0.25), ("product", 0.125), ("mean", 1.75 / 3), ("last", 1.0)]
+)
 def test_one_number_of_an_answers_steps(name: str, value: float) -> None:
     assert set(AGGREGATES) == {"min", "product", "mean", "last"}
-    assert ProcessReward(by_length, decoder(BYTES), name).score([rollout("ab\nabcd\na")]) == [pytest.approx(value)]
+    assert ProcessReward(by_length, decoder(BYTES), name).score([rollout("ab\nabcd\na")]) == [
+        pytest.approx(value)
+    ]
 
 
 def test_steps_of_several_turns_stand_in_their_own_completions() -> None:
@@ -174,7 +206,9 @@ def test_steps_of_several_turns_stand_in_their_own_completions() -> None:
 
 def test_what_was_aborted_before_its_first_token_is_unscored() -> None:
     aborted = Rollout(
-        Prompt("p", (Message("user", "?"),)), 0, (Turn((1,), Completion("p", 0, (), (), (), "abort"), "a"),)
+        Prompt("p", (Message("user", "?"),)),
+        0,
+        (Turn((1,), Completion("p", 0, (), (), (), "abort"), "a"),),
     )
     (found,) = ProcessReward(by_length, decoder(BYTES)).score([aborted])
     assert isinstance(found, Unscored) and found.kind == "aborted"

@@ -19,18 +19,29 @@ def test_exact():
         find("exact")(rollout("5"))
 
 
-@pytest.mark.parametrize(("tokens", "cost"), [(1, 0), (80, 0), (90, -0.5), (95, -0.75), (100, -1), (110, -1)])
+@pytest.mark.parametrize(
+    ("tokens", "cost"), [(1, 0), (80, 0), (90, -0.5), (95, -0.75), (100, -1), (110, -1)]
+)
 def test_overlong_of_dapo(tokens, cost):
     assert find("overlong", max_length=100, cache=20)(rollout(tokens=tokens)) == pytest.approx(cost)
 
 
-@pytest.mark.parametrize(("tokens", "value"), [(10, 0.0), (5, -0.5), (15, -0.5), (20, -1.0), (90, -1.0)])
+@pytest.mark.parametrize(
+    ("tokens", "value"), [(10, 0.0), (5, -0.5), (15, -0.5), (20, -1.0), (90, -1.0)]
+)
 def test_length(tokens, value):
     assert find("length", target=10)(rollout(tokens=tokens)) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("", 0.0), ("a b", 0.0), ("a b c d", 0.0), ("a a a a a", 1 / 3 - 1), ("a b c a b c", 3 / 4 - 1)]
+    ("text", "value"),
+    [
+        ("", 0.0),
+        ("a b", 0.0),
+        ("a b c d", 0.0),
+        ("a a a a a", 1 / 3 - 1),
+        ("a b c a b c", 3 / 4 - 1),
+    ],
 )
 def test_repetition(text, value):
     assert find("repetition")(rollout(text)) == pytest.approx(value)
@@ -39,7 +50,10 @@ def test_repetition(text, value):
 def test_cosine_length():
     reward = find("cosine_length", max_length=100, of="exact")
     right = [reward.score([rollout("4", answer="4", tokens=n)])[0] for n in (1, 50, 100, 150)]
-    assert right[0] == {"correct": 1.0, "shaped": pytest.approx(0.5 + 0.5 * (1 + math.cos(math.pi * 0.01)) / 2)}
+    assert right[0] == {
+        "correct": 1.0,
+        "shaped": pytest.approx(0.5 + 0.5 * (1 + math.cos(math.pi * 0.01)) / 2),
+    }
     assert [each["shaped"] for each in right[1:]] == pytest.approx([0.75, 0.5, 0.5])
     wrong = [reward.score([rollout("5", answer="4", tokens=n)])[0]["shaped"] for n in (50, 100)]
     assert wrong == pytest.approx([-0.75, -0.5])
@@ -70,7 +84,11 @@ def test_cosine_length_is_called_as_the_reward_that_it_scales(tmp_path):
     use = f"{tmp_path / 'slow.py'}:Slow"
     reward, scaled = find(use), find("cosine_length", max_length=100, of=use)
     public = {name for name in vars(Batch) if not name.startswith("_")}
-    values = public - {"weights", "other_weight"} - {name for name in public if callable(getattr(Batch, name))}
+    values = (
+        public
+        - {"weights", "other_weight"}
+        - {name for name in public if callable(getattr(Batch, name))}
+    )
     assert values >= {"batch_size", "concurrency", "max_seconds"}
     for name in values:
         assert getattr(scaled, name) == getattr(reward, name) != getattr(Batch, name), name
@@ -107,14 +125,17 @@ def test_blocks(text, good):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+", "(a*)*b", "(?:a+|b)*", "((x+x+)+)+y", "(.*)*", "(?=(a+)+)a", "(a{1,2000})+"]
+    "pattern",
+    ["(a+)+", "(a*)*b", "(?:a+|b)*", "((x+x+)+)+y", "(.*)*", "(?=(a+)+)a", "(a{1,2000})+"],
 )
 def test_a_repeated_repetition_is_refused(pattern):
     with pytest.raises(ValueError, match="repeats a repetition"):
         check_pattern(pattern)
 
 
-@pytest.mark.parametrize("pattern", [r"<a>.*?</a>", r"(?:ab)+c", r"\d+(?:,\d{3})*", r"(?:(?!</a>).)*"])
+@pytest.mark.parametrize(
+    "pattern", [r"<a>.*?</a>", r"(?:ab)+c", r"\d+(?:,\d{3})*", r"(?:(?!</a>).)*"]
+)
 def test_plain_patterns_pass(pattern):
     check_pattern(pattern)
 

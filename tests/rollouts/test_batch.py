@@ -26,7 +26,10 @@ def completion(tokens: tuple[int, ...], stop: str = "eos") -> Completion:
 
 
 def rollout(
-    name: str, *turns: tuple[tuple[int, ...], tuple[int, ...]], reward: float | None = 1.0, **more: object
+    name: str,
+    *turns: tuple[tuple[int, ...], tuple[int, ...]],
+    reward: float | None = 1.0,
+    **more: object,
 ) -> Rollout:
     prompt = Prompt(name, (Message("user", "?"),))
     made = tuple(Turn(observed, completion(sampled), "text") for observed, sampled in turns)
@@ -36,7 +39,13 @@ def rollout(
 THREE = [
     rollout("a", ((1, 2), (3, 4)), reward=1.0, parts={"check/correct": 1.0, "length": 0.5}),
     rollout("b", ((5,), (6,)), reward=None, parts={"check/correct": None, "length": 0.25}),
-    rollout("a", ((1, 2), (7,)), ((8, 9), (10, 11)), reward=0.5, parts={"check/correct": 0.0, "length": 1.0}),
+    rollout(
+        "a",
+        ((1, 2), (7,)),
+        ((8, 9), (10, 11)),
+        reward=0.5,
+        parts={"check/correct": 0.0, "length": 1.0},
+    ),
 ]
 
 
@@ -59,24 +68,36 @@ def test_unscored_is_nan_and_correctness_is_a_part_of_its_own() -> None:
     assert math.isnan(batch["correct_B"][1])
     plain = pack_rollouts([rollout("a", ((1,), (2,)), reward=0.5)])
     assert plain["correct_B"].tolist() == [0.5]
-    penalized = pack_rollouts([rollout("a", ((1,), (2,)), reward=0.95, parts={"length": -0.5, "exact": 1.0})])
+    penalized = pack_rollouts(
+        [rollout("a", ((1,), (2,)), reward=0.95, parts={"length": -0.5, "exact": 1.0})]
+    )
     assert penalized["correct_B"].tolist() == [1.0]
 
 
 def test_a_reward_that_failed_leaves_gaps_in_its_parts_and_no_part_of_its_own() -> None:
     weights = {"check/correct": 1.0, "check/form": 0.5}
-    scored = rollout("a", ((1,), (2,)), parts={"check/correct": 1.0, "check/form": 0.0, "seen": 3.0}, weights=weights)
+    scored = rollout(
+        "a",
+        ((1,), (2,)),
+        parts={"check/correct": 1.0, "check/form": 0.0, "seen": 3.0},
+        weights=weights,
+    )
     failed = rollout("a", ((1,), (3,)), reward=None, parts={"check": None, "seen": 4.0})
     parts = reward_components([scored, failed])
     assert list(parts) == ["check/correct", "check/form", "seen"]
     assert parts["seen"].tolist() == [3, 4] and math.isnan(parts["check/form"][1])
     found = weighted_components([scored, failed], ["check/correct", "check/form"])
-    assert found["reward_components_BK"][0].tolist() == [1, 0] and found["reward_components_BK"][1].isnan().all()
+    assert (
+        found["reward_components_BK"][0].tolist() == [1, 0]
+        and found["reward_components_BK"][1].isnan().all()
+    )
     assert found["component_weights_BK"].tolist() == [[1, 0.5], [1, 0.5]]
 
 
 def test_step_rewards_lie_on_the_sampled_tokens_they_name() -> None:
-    one = rollout("a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0)))
+    one = rollout(
+        "a", ((1, 2), (3,)), ((4,), (5, 6)), steps=(StepReward(0, 0.5), StepReward(2, 1.0))
+    )
     batch = place_step_rewards([one], pack_rollouts([one]))
     assert batch["step_rewards_T"].tolist() == [0, 0, 0.5, 0, 0, 1.0]
     assert batch["step_ends_T"].tolist() == [False, False, True, False, False, True]
@@ -92,8 +113,12 @@ def routed(own: Rollout, *rows: list[int], width: int = 1) -> Rollout:
     return replace(own, turns=tuple(turns))
 
 
-@pytest.mark.parametrize(("width", "none", "dtype"), [(1, 255, torch.uint8), (2, 32767, torch.int16)])
-def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, none: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("width", "none", "dtype"), [(1, 255, torch.uint8), (2, 32767, torch.int16)]
+)
+def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(
+    width: int, none: int, dtype: torch.dtype
+) -> None:
     """Rollout 2 reads 1 2, says 7, reads 8 9, says 10 11: its second turn runs 1 2 again, and runs 7 8 9 10."""
     first = [0, 1, 2, 3]
     second = [90, 91, 92, 93, 4, 5, 6, 7, 8, 9, 10, 11]
@@ -107,14 +132,23 @@ def test_a_token_has_the_experts_that_it_took_when_it_was_first_run(width: int, 
         *[[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], missing],
     ]
     assert torch.equal(select(batch, [1])["routed_experts_TLC"], found_TLC[2:])
-    assert torch.equal(concat_draws(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC]))
+    assert torch.equal(
+        concat_draws(batch, batch)["routed_experts_TLC"], torch.cat([found_TLC, found_TLC])
+    )
     assert "routed_experts_TLC" not in pack_rollouts(THREE)
 
 
 def test_picking_rows_equals_packing_those_rollouts() -> None:
     whole, some = pack_rollouts(THREE), pack_rollouts([THREE[2], THREE[0]])
     picked = select(whole, [2, 0])
-    for name in ("tokens_T", "loss_mask_T", "sampler_logprobs_T", "positions_T", "rewards_B", "correct_B"):
+    for name in (
+        "tokens_T",
+        "loss_mask_T",
+        "sampler_logprobs_T",
+        "positions_T",
+        "rewards_B",
+        "correct_B",
+    ):
         assert torch.equal(picked[name], some[name]), name
     assert picked["segments"].lengths_B.tolist() == some["segments"].lengths_B.tolist()
     assert picked["groups"].ids_B.tolist() == [0, 0]
@@ -124,7 +158,10 @@ def test_picking_rows_equals_packing_those_rollouts() -> None:
 
 def test_batches_join_to_what_their_rollouts_pack_to() -> None:
     other = [rollout("c", ((5,), (6,))), rollout("d", ((1, 2), (7,)))]
-    both, whole = concat_draws(pack_rollouts(THREE), pack_rollouts(other)), pack_rollouts(THREE + other)
+    both, whole = (
+        concat_draws(pack_rollouts(THREE), pack_rollouts(other)),
+        pack_rollouts(THREE + other),
+    )
     for name in ("tokens_T", "loss_mask_T", "positions_T", "rewards_B", "correct_B"):
         assert torch.equal(both[name].nan_to_num(-1), whole[name].nan_to_num(-1)), name
     assert both["groups"].ids_B.tolist() == whole["groups"].ids_B.tolist()
@@ -135,7 +172,9 @@ def test_step_rewards_are_there_or_nothing_was_scored() -> None:
         rollout("a", ((1,), (2,)), reward=reward, steps=given)
         for reward, given in ((1.0, ()), (None, ()), (1.0, (StepReward(0, 1.0),)))
     )
-    with pytest.raises(ValueError, match="learns from a reward at every step, but the rewards gave one number"):
+    with pytest.raises(
+        ValueError, match="learns from a reward at every step, but the rewards gave one number"
+    ):
         check_step_rewards([scored])
     check_step_rewards([unscored])
     nothing = place_step_rewards([unscored], pack_rollouts([unscored]))

@@ -15,9 +15,11 @@ from ascent.rollouts.buffer import RolloutBuffer
 
 def batch(number: int) -> dict[str, object]:
     return {
-        "segments": Segments.from_lengths([2, number]), "groups": Groups.from_ids([7, 3]),
-        "tokens_T": torch.arange(2 + number), "rewards_B": torch.tensor([float("nan"), 0.1 * number]),
-    }  # fmt: skip
+        "segments": Segments.from_lengths([2, number]),
+        "groups": Groups.from_ids([7, 3]),
+        "tokens_T": torch.arange(2 + number),
+        "rewards_B": torch.tensor([float("nan"), 0.1 * number]),
+    }
 
 
 def test_first_in_first_out_and_saved_to_the_bit(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def test_the_critic_stands_in_where_a_budget_cut() -> None:
     assert whole["bootstrap_B"].tolist() == pytest.approx([0, 0.6, 0])
     assert whole["rewards_B"].tolist() == pytest.approx([1, 0, math.nan], nan_ok=True)
     assert "scores_B" not in whole
-    found = estimate(whole, reward_shaping=(), advantage=cell(returns.td), advantage_norm=cell(normalize.none))
+    found = estimate(
+        whole, reward_shaping=(), advantage=cell(returns.td), advantage_norm=cell(normalize.none)
+    )
     assert found.advantages_T.tolist() == pytest.approx([-0.25, 0.75, 0.1, 0.4, 0, 0])
     assert found.returns_T is not None
     assert found.returns_T.tolist() == pytest.approx([0.25, 1, 0.2, 0.6, 0, 0])
@@ -53,5 +55,7 @@ def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:
         }
     )
     assert whole["rewards_B"].tolist() == pytest.approx([1, 0.9])
-    found = estimate(whole, reward_shaping=(), advantage=cell(returns.td), advantage_norm=cell(normalize.none))
+    found = estimate(
+        whole, reward_shaping=(), advantage=cell(returns.td), advantage_norm=cell(normalize.none)
+    )
     assert found.advantages_T.tolist() == pytest.approx([0, 1, 0.6, 0, 0.9])

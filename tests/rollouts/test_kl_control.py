@@ -30,7 +30,9 @@ def test_kl_to_the_reference_in_both_units() -> None:
     assert found["kl_per_sequence"] == pytest.approx((-0.3 + 0.3) / 2, abs=1e-6)
     assert found["kl_per_token"] == pytest.approx(0, abs=1e-6)
     # e^x - x - 1 at x = -.2, .5, 0, -.3
-    assert found["kl_k3_per_token"] == pytest.approx((0.018731 + 0.148721 + 0 + 0.040818) / 4, abs=1e-6)
+    assert found["kl_k3_per_token"] == pytest.approx(
+        (0.018731 + 0.148721 + 0 + 0.040818) / 4, abs=1e-6
+    )
     assert found["sequences"] == 2
 
 
@@ -38,7 +40,9 @@ def test_a_sequence_that_is_not_trained_does_not_dilute_the_kl() -> None:
     """Only the first is left: .2 - .5 = -.3 in its two tokens. Of none, the coefficient stays."""
     first = {**BATCH, "loss_mask_T": torch.tensor([False, True, True, False, False, False])}
     found = kl_to_reference(first)
-    assert found["kl_per_sequence"] == pytest.approx(-0.3) and found["kl_per_token"] == pytest.approx(-0.15)
+    assert found["kl_per_sequence"] == pytest.approx(-0.3) and found[
+        "kl_per_token"
+    ] == pytest.approx(-0.15)
     assert found["sequences"] == 1
     none = kl_to_reference({**BATCH, "loss_mask_T": torch.zeros(6, dtype=torch.bool)})
     assert (none["kl_per_sequence"], none["sequences"]) == (0, 0)
@@ -50,18 +54,27 @@ def test_a_sequence_that_is_not_trained_does_not_dilute_the_kl() -> None:
 def test_kl_from_the_policy_that_sampled() -> None:
     """ratio - 1 - log ratio at log ratios .1, 0, 0, -.2: .005171, 0, 0, .018731."""
     now_T = torch.tensor([0.0, -0.9, -2.0, 0.0, -0.5, -0.3])
-    assert kl_from_old(BATCH, now_T)["kl_per_token"] == pytest.approx((0.005171 + 0.018731) / 4, abs=1e-6)
+    assert kl_from_old(BATCH, now_T)["kl_per_token"] == pytest.approx(
+        (0.005171 + 0.018731) / 4, abs=1e-6
+    )
 
 
 def test_a_fixed_coefficient_stays_and_measures_nothing() -> None:
     kl_controller = KLController(TABLE["ppo"])
     kl_controller.update(lambda: pytest.fail("it does not adapt"))
-    assert (kl_controller.adapts, kl_controller.value, kl_controller.row) == (False, 0.05, TABLE["ppo"])
+    assert (kl_controller.adapts, kl_controller.value, kl_controller.row) == (
+        False,
+        0.05,
+        TABLE["ppo"],
+    )
 
 
 def test_ziegler_moves_the_penalty_of_the_reward() -> None:
     kl_controller = KLController(
-        row("ppo", kl_controller={"use": "ziegler_sequence", "target_per_sequence": 2.0, "horizon": 100})
+        row(
+            "ppo",
+            kl_controller={"use": "ziegler_sequence", "target_per_sequence": 2.0, "horizon": 100},
+        )
     )
     kl_controller.update(lambda: {"kl_per_sequence": 2.2, "kl_per_token": 9.0, "sequences": 50})
     assert kl_controller.value == pytest.approx(0.05 * (1 + 0.1 * 50 / 100))
@@ -72,7 +85,9 @@ def test_ziegler_moves_the_penalty_of_the_reward() -> None:
 
 def test_a_term_of_the_loss_is_steered_through_the_weights_it_shares() -> None:
     weights = {"policy": 1.0, "kl": 0.04}
-    kl_controller = KLController(row("grpo", kl_controller={"use": "ziegler_token", "horizon": 10}), weights)
+    kl_controller = KLController(
+        row("grpo", kl_controller={"use": "ziegler_token", "horizon": 10}), weights
+    )
     kl_controller.update(lambda: {"kl_per_sequence": 0.0, "kl_per_token": 1.0, "sequences": 10})
     assert weights["kl"] == kl_controller.value == pytest.approx(0.04 * 1.2)
     assert not kl_controller.reads_update_kl

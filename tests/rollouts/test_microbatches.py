@@ -22,7 +22,9 @@ def test_every_row_is_in_exactly_one_micro_batch_under_the_budget() -> None:
     pieces = split_microbatches(whole, [[row] for row in range(15)], max_tokens=16)
     assert sum(piece["segments"].count for piece in pieces) == 15
     assert all(piece["segments"].total <= 16 for piece in pieces)
-    assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(whole["tokens_T"].tolist())
+    assert sorted(torch.cat([piece["tokens_T"] for piece in pieces]).tolist()) == sorted(
+        whole["tokens_T"].tolist()
+    )
     with pytest.raises(ValueError, match=r"7 tokens, more than update\.tokens_per_microbatch=6"):
         split_microbatches(whole, [[0], [1], [2]], max_tokens=6)
 
@@ -34,9 +36,15 @@ def grouped(groups: int, size: int, prompt: int, completions: Sequence[int]) -> 
     for group in range(groups):
         asked = tuple(rng.randrange(3, 1000) for _ in range(prompt))
         for sample in range(size):
-            tokens = tuple(rng.randrange(1000, 2000) for _ in range(completions[sample % len(completions)]))
-            done = Completion(f"p{group}", sample, tokens, (0.0,) * len(tokens), (0,) * len(tokens), "length")
-            rollouts.append(Rollout(Prompt(f"p{group}", (Message("user", "?"),)), sample, (Turn(asked, done),)))
+            tokens = tuple(
+                rng.randrange(1000, 2000) for _ in range(completions[sample % len(completions)])
+            )
+            done = Completion(
+                f"p{group}", sample, tokens, (0.0,) * len(tokens), (0,) * len(tokens), "length"
+            )
+            rollouts.append(
+                Rollout(Prompt(f"p{group}", (Message("user", "?"),)), sample, (Turn(asked, done),))
+            )
     return {**pack_rollouts(rollouts), "rollout_index_B": torch.arange(len(rollouts))}
 
 
@@ -57,13 +65,17 @@ def test_prompts_run_about_once_in_few_micro_batches_of_equal_size(
     completions: list[int], max_tokens: int, count: int
 ) -> None:
     batch = grouped(8, 10, 60, completions)
-    pieces = split_microbatches(batch, units_of(batch, whole_groups=False), max_tokens, divisible=True)
+    pieces = split_microbatches(
+        batch, units_of(batch, whole_groups=False), max_tokens, divisible=True
+    )
     sizes = [tokens_run(piece) for piece in pieces]
     needed = tokens_run(batch)
     assert max(sizes) <= max_tokens and len(pieces) == count
     assert sum(sizes) <= 1.05 * needed
     assert min(sizes) >= 0.8 * max(sizes)
-    assert sorted(row for piece in pieces for row in piece["rollout_index_B"].tolist()) == list(range(80))
+    assert sorted(row for piece in pieces for row in piece["rollout_index_B"].tolist()) == list(
+        range(80)
+    )
 
 
 def test_a_long_prompt_is_not_repeated_to_fill_micro_batches() -> None:
@@ -97,7 +109,10 @@ def test_chunks_are_consecutive_and_hold_at_least_one_sequence() -> None:
 def test_every_epoch_has_every_unit_once_in_an_order_of_its_own() -> None:
     batch = pack_rollouts(THREE * 4)
     assert units_of(batch, whole_groups=True) == [[0, 2, 3, 5, 6, 8, 9, 11], [1, 4, 7, 10]]
-    units, config = units_of(batch, whole_groups=False), RolloutConfig(2, 6, epochs=2, minibatches=5)
+    units, config = (
+        units_of(batch, whole_groups=False),
+        RolloutConfig(2, 6, epochs=2, minibatches=5),
+    )
     found = list(minibatches(units, config, seed=0, step=1))
     assert [len(each) for each in found] == [2, 2, 3, 2, 3] * 2
     first, second = ([unit for each in part for unit in each] for part in (found[:5], found[5:]))
@@ -108,11 +123,15 @@ def test_every_epoch_has_every_unit_once_in_an_order_of_its_own() -> None:
 @pytest.mark.parametrize("divisible", [True, False])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("max_tokens", [1700, 2200, 100_000])
-def test_ranks_get_as_many_micro_batches_of_about_the_same_work(divisible: bool, ranks: int, max_tokens: int) -> None:
+def test_ranks_get_as_many_micro_batches_of_about_the_same_work(
+    divisible: bool, ranks: int, max_tokens: int
+) -> None:
     batch = grouped(8, 10, 60, [30, 200, 70, 90])
     units = units_of(batch, whole_groups=not divisible)
     pieces = split_microbatches(batch, units, max_tokens, divisible=divisible, ranks=ranks)
-    assert sorted(torch.cat([piece["rollout_index_B"] for piece in pieces]).tolist()) == list(range(80))
+    assert sorted(torch.cat([piece["rollout_index_B"] for piece in pieces]).tolist()) == list(
+        range(80)
+    )
     assert (len(pieces) % ranks == 0 or len(pieces) == len(units)) and all(
         tokens_run(piece) <= max_tokens for piece in pieces
     )
@@ -123,7 +142,14 @@ def test_ranks_get_as_many_micro_batches_of_about_the_same_work(divisible: bool,
 def test_fewer_units_than_ranks_give_fewer_micro_batches() -> None:
     batch = grouped(3, 2, 20, [5])
     assert len(split_microbatches(batch, units_of(batch, whole_groups=True), 1000, ranks=8)) == 3
-    assert len(split_microbatches(batch, units_of(batch, whole_groups=False), 1000, divisible=True, ranks=8)) <= 6
+    assert (
+        len(
+            split_microbatches(
+                batch, units_of(batch, whole_groups=False), 1000, divisible=True, ranks=8
+            )
+        )
+        <= 6
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -21,7 +21,13 @@ from ascent.models.tiny import create
 from ascent.protocols import Env
 from ascent.records import Completion, Message, Prompt, Reply, Request, Rollout
 from ascent.rollouts.batch import pack_rollouts
-from ascent.rollouts.generate import RenderedPrompt, RolloutStream, SamplingParams, generate, generate_stream
+from ascent.rollouts.generate import (
+    RenderedPrompt,
+    RolloutStream,
+    SamplingParams,
+    generate,
+    generate_stream,
+)
 from ascent.rollouts.metrics import episode_metrics
 from ascent.rollouts.multi_turn import EnvSession, Limits
 from tests.data.chat import CHATML, FORGETFUL, tokenizer
@@ -37,13 +43,19 @@ class Scripted:
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         for request in requests:
-            number = int(request.prompt_id.rpartition("/turn ")[2]) if "/turn " in request.prompt_id else 0
+            number = (
+                int(request.prompt_id.rpartition("/turn ")[2])
+                if "/turn " in request.prompt_id
+                else 0
+            )
             ids = self.renderer.tokenizer.encode(self.turns[number], add_special_tokens=False)
             tokens = (*ids, self.renderer.end_id)[: request.max_new_tokens]
             self.asked.append(request)
             stop: Any = "eos" if tokens[-1] == self.renderer.end_id else "length"
             logs = tuple(-0.01 * (n + 1) - number for n in range(len(tokens)))
-            yield Completion(request.prompt_id, request.sample, tokens, logs, (0,) * len(tokens), stop)
+            yield Completion(
+                request.prompt_id, request.sample, tokens, logs, (0,) * len(tokens), stop
+            )
 
     def set_weights(self, version: int, tensors: Any) -> None:
         """Nothing to set."""
@@ -53,7 +65,9 @@ class Scripted:
 
 
 def talk_with(renderer: Renderer, make: Callable[[Prompt], Env], **limits: Any) -> EnvSession:
-    return EnvSession(make, renderer.between_turns, renderer.escape_control_tokens, Limits(**limits))
+    return EnvSession(
+        make, renderer.between_turns, renderer.escape_control_tokens, Limits(**limits)
+    )
 
 
 def one(question: str, answer: str | None = None, name: str = "p") -> Prompt:
@@ -69,13 +83,20 @@ def opened(renderer: Renderer, talk: EnvSession, *prompts: Prompt) -> list[Rende
 
 
 def scripted(
-    turns: Sequence[str], make: Callable[[Prompt], Env], template: str | None, *, budget: int = 40, **limits: Any
+    turns: Sequence[str],
+    make: Callable[[Prompt], Env],
+    template: str | None,
+    *,
+    budget: int = 40,
+    **limits: Any,
 ) -> tuple[Rollout, Scripted, Renderer]:
     renderer = Renderer(tokenizer(template))
     talk, sampler = talk_with(renderer, make, **limits), Scripted(renderer, turns)
     settings = SamplingParams(budget, seed=0, env=talk)
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = generate(sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, noise_key="1", decode=decode)
+    (rollout,) = generate(
+        sampler, opened(renderer, talk, one("6*7-2=?")), [0], settings, noise_key="1", decode=decode
+    )
     return rollout, sampler, renderer
 
 
@@ -103,21 +124,36 @@ TRANSCRIPTS = {
 @pytest.mark.parametrize("template", [None, CHATML])
 def test_two_calls_of_a_tool_token_by_token(template: str | None) -> None:
     """What was read and what was sampled alternate; sampled tokens alone are trained; the reward is at the last."""
-    rollout, sampler, renderer = scripted(CALLS, find_env("tools", tools=["calculator"], announce=False), template)
-    encoded = [renderer.tokenizer.encode(piece, add_special_tokens=False) for piece in TRANSCRIPTS[template]]
+    rollout, sampler, renderer = scripted(
+        CALLS, find_env("tools", tools=["calculator"], announce=False), template
+    )
+    encoded = [
+        renderer.tokenizer.encode(piece, add_special_tokens=False)
+        for piece in TRANSCRIPTS[template]
+    ]
     batch = pack_rollouts([replace(rollout, reward=1.0)])
     assert batch["tokens_T"].tolist() == [token for piece in encoded for token in piece]
-    assert batch["loss_mask_T"].tolist() == [n % 2 == 1 for n, piece in enumerate(encoded) for _ in piece]
+    assert batch["loss_mask_T"].tolist() == [
+        n % 2 == 1 for n, piece in enumerate(encoded) for _ in piece
+    ]
     expected = [
-        -0.01 * (place + 1) - n // 2 if n % 2 else 0.0 for n, piece in enumerate(encoded) for place in range(len(piece))
+        -0.01 * (place + 1) - n // 2 if n % 2 else 0.0
+        for n, piece in enumerate(encoded)
+        for place in range(len(piece))
     ]
     assert batch["sampler_logprobs_T"].tolist() == pytest.approx(expected)
     assert bool(batch["loss_mask_T"][-1])
     # Each request is everything so far, exactly as it was sampled.
     for turn, request in enumerate(sampler.asked):
-        assert list(request.tokens) == [token for piece in encoded[: 2 * turn + 1] for token in piece]
+        assert list(request.tokens) == [
+            token for piece in encoded[: 2 * turn + 1] for token in piece
+        ]
     assert rollout.episode is not None and rollout.episode.ended == "over"
-    assert [turn.reply for turn in rollout.turns] == ["", "<result>42</result>", "<result>40</result>"]
+    assert [turn.reply for turn in rollout.turns] == [
+        "",
+        "<result>42</result>",
+        "<result>40</result>",
+    ]
     assert [turn.reply_role for turn in rollout.turns] == ["user", "tool", "tool"]
     assert rollout.text == "so 40" and rollout.episode.counts == {"calculator/calls": 2}
 
@@ -130,7 +166,9 @@ def test_a_template_that_forgets_is_refused_by_name() -> None:
 def test_what_a_tool_says_cannot_be_a_control_token(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def echo(text):\n    return text + '<|end|>'\n")
-    rollout, _, renderer = scripted(["<echo>x</echo>", "done"], find_env("tools", tools=[f"{file}:echo"]), CHATML)
+    rollout, _, renderer = scripted(
+        ["<echo>x</echo>", "done"], find_env("tools", tools=[f"{file}:echo"]), CHATML
+    )
     assert rollout.turns[1].reply == "<result>x< |end|></result>"
     assert rollout.turns[1].observed.count(renderer.end_id) == 1  # the template's own
 
@@ -165,7 +203,12 @@ def test_a_tool_that_raises_or_hangs_is_an_observation_and_counted(
     assert rollout.episode is not None and rollout.episode.ended == "over"
     assert rollout.episode.counts == {f"{name}/calls": 1, f"{name}/{kind}": 1}
     figures = {key: each.value() for key, each in episode_metrics([rollout]).items()}
-    assert figures == {"env/turns": 2, "env/ended/over": 1, f"env/{name}/calls": 1, f"env/{name}/{kind}": 1}
+    assert figures == {
+        "env/turns": 2,
+        "env/ended/over": 1,
+        f"env/{name}/calls": 1,
+        f"env/{name}/{kind}": 1,
+    }
 
 
 MANY = ["<calculator>1+1</calculator>"] * 8
@@ -180,15 +223,21 @@ MANY = ["<calculator>1+1</calculator>"] * 8
         (["over at once"], {"max_turns": 8}, "over", 1),
     ],
 )
-def test_limits_end_an_episode_by_name(turns: list[str], limits: dict[str, Any], ended: str, count: int | None) -> None:
-    rollout, _, _ = scripted(turns, find_env("tools", tools=["calculator"], announce=False), CHATML, **limits)
+def test_limits_end_an_episode_by_name(
+    turns: list[str], limits: dict[str, Any], ended: str, count: int | None
+) -> None:
+    rollout, _, _ = scripted(
+        turns, find_env("tools", tools=["calculator"], announce=False), CHATML, **limits
+    )
     assert rollout.episode is not None and rollout.episode.ended == ended
     assert count is None or len(rollout.turns) == count
     assert rollout.truncated is (ended != "over")
     room, prompt = limits.get("max_tokens", 10**6), len(rollout.turns[0].observed)
     used = sum(len(turn.observed) + len(turn.completion.tokens) for turn in rollout.turns) - prompt
     assert used <= room
-    assert pack_rollouts([rollout])["loss_mask_T"][-1]  # whatever ended it, the policy's token comes last
+    assert pack_rollouts([rollout])["loss_mask_T"][
+        -1
+    ]  # whatever ended it, the policy's token comes last
 
 
 def test_an_episode_ends_where_the_model_holds_no_more() -> None:
@@ -197,8 +246,12 @@ def test_an_episode_ends_where_the_model_holds_no_more() -> None:
     talk = replace(talk_with(renderer, make, max_turns=8), context=150)
     sampler, (asked,) = Scripted(renderer, MANY), opened(renderer, talk, one("6*7-2=?"))
     decode = lambda ids: str(renderer.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    (rollout,) = generate(sampler, [asked], [0], SamplingParams(40, seed=0, env=talk), noise_key="1", decode=decode)
-    assert rollout.episode is not None and rollout.episode.ended == "tokens" and len(sampler.asked) > 1
+    (rollout,) = generate(
+        sampler, [asked], [0], SamplingParams(40, seed=0, env=talk), noise_key="1", decode=decode
+    )
+    assert (
+        rollout.episode is not None and rollout.episode.ended == "tokens" and len(sampler.asked) > 1
+    )
     assert max(len(each.tokens) + each.max_new_tokens for each in sampler.asked) <= 150
 
 
@@ -218,10 +271,18 @@ class Broken:
 @wall_clock
 @pytest.mark.parametrize(
     ("fault", "ended", "detail"),
-    [("raises", "raised", "ZeroDivision"), ("hangs", "timeout", "0.2 s"), ("lies", "raised", "replied with a str")],
+    [
+        ("raises", "raised", "ZeroDivision"),
+        ("hangs", "timeout", "0.2 s"),
+        ("lies", "raised", "replied with a str"),
+    ],
 )
-def test_an_environment_that_fails_is_nobodys_wrong_answer(fault: str, ended: str, detail: str) -> None:
-    rollout, _, _ = scripted(["hello"], lambda prompt: Broken(prompt, fault), CHATML, reply_timeout=0.2)
+def test_an_environment_that_fails_is_nobodys_wrong_answer(
+    fault: str, ended: str, detail: str
+) -> None:
+    rollout, _, _ = scripted(
+        ["hello"], lambda prompt: Broken(prompt, fault), CHATML, reply_timeout=0.2
+    )
     assert rollout.episode is not None and rollout.episode.failed
     assert rollout.episode.ended == ended and detail in rollout.episode.detail
 
@@ -259,11 +320,14 @@ class Counting:
         time.sleep(self.wait())
         self.turn += 1
         return Reply(
-            Message("user", f"turn {self.turn}: ") if self.turn < 3 else None, {"correct": float(len(text) % 2)}
+            Message("user", f"turn {self.turn}: ") if self.turn < 3 else None,
+            {"correct": float(len(text) % 2)},
         )
 
 
-def rollouts_of(model: LanguageModel, kind: str, wait: Callable[[], float], samples: int = 8) -> list[Rollout]:
+def rollouts_of(
+    model: LanguageModel, kind: str, wait: Callable[[], float], samples: int = 8
+) -> list[Rollout]:
     renderer = Renderer(model.tokenizer, train_on="completion")
     talk = talk_with(renderer, lambda prompt: Counting(prompt, wait), max_turns=4, max_tokens=100)
     asked = opened(renderer, talk, *(one(f"say {n}", name=f"p{n}") for n in range(3)))
@@ -272,7 +336,14 @@ def rollouts_of(model: LanguageModel, kind: str, wait: Callable[[], float], samp
     else:
         sampler = NativeEngine(model, renderer.stop_ids, max_num_seqs=int(kind), max_model_len=160)
     text = lambda ids: str(model.tokenizer.decode(list(ids), skip_special_tokens=True))  # noqa: E731
-    return generate(sampler, asked, range(samples), SamplingParams(24, seed=5, env=talk), noise_key="1", decode=text)
+    return generate(
+        sampler,
+        asked,
+        range(samples),
+        SamplingParams(24, seed=5, env=talk),
+        noise_key="1",
+        decode=text,
+    )
 
 
 def test_nothing_depends_on_who_replies_first(folder: Path) -> None:
@@ -292,9 +363,14 @@ def test_nothing_depends_on_who_replies_first(folder: Path) -> None:
 
 def test_a_sampler_that_only_samples_gives_the_same_tokens(folder: Path) -> None:
     model = load(folder)
-    native, slow = rollouts_of(model, "64", lambda: 0.0, 4), rollouts_of(model, "hf", lambda: 0.01, 4)
+    native, slow = (
+        rollouts_of(model, "64", lambda: 0.0, 4),
+        rollouts_of(model, "hf", lambda: 0.01, 4),
+    )
     for one_, other in zip(native, slow, strict=True):
-        assert [turn.completion.tokens for turn in one_.turns] == [turn.completion.tokens for turn in other.turns]
+        assert [turn.completion.tokens for turn in one_.turns] == [
+            turn.completion.tokens for turn in other.turns
+        ]
         assert one_.episode == other.episode
 
 
@@ -303,7 +379,9 @@ def test_turns_have_noise_of_their_own(folder: Path) -> None:
     found = rollouts_of(load(folder), "64", lambda: 0.0)
     names = [turn.completion.prompt_id for each in found for turn in each.turns]
     assert {name.rpartition("/turn ")[2] for name in names if "/turn " in name} <= {"1", "2"}
-    keys = [(turn.completion.prompt_id, turn.completion.sample) for each in found for turn in each.turns]
+    keys = [
+        (turn.completion.prompt_id, turn.completion.sample) for each in found for turn in each.turns
+    ]
     assert len(set(keys)) == len(keys)
 
 
@@ -347,7 +425,16 @@ def test_one_turn_with_an_environment_is_one_turn_without(folder: Path) -> None:
     engine = NativeEngine(model, renderer.stop_ids, max_num_seqs=8, max_model_len=64)
     asked, text = opened(renderer, talk, one("say")), lambda ids: " ".join(map(str, ids))
     plain, talked = (
-        list(generate_stream(engine, asked, range(4), SamplingParams(8, seed=1, env=each), noise_key="1", decode=text))
+        list(
+            generate_stream(
+                engine,
+                asked,
+                range(4),
+                SamplingParams(8, seed=1, env=each),
+                noise_key="1",
+                decode=text,
+            )
+        )
         for each in (None, talk)
     )
     assert [each.turns for each in plain] == [each.turns for each in talked]

@@ -41,13 +41,20 @@ def make(folder: Path, score: Any = even, **plan: Any) -> tuple[NashMDSource, Lo
     with torch.no_grad():
         for weight in model.module.parameters():
             weight.mul_(1.5)
-    learner, reference = (LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen))
+    learner, reference = (
+        LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen)
+    )
     return NashMDSource(
-        asked(), NativeEngine(model, {1}, max_num_seqs=16, max_model_len=64), score,
-        Models(learner, reference, None, trust_sampler_logprobs=True), TABLE["nash_md"],
-        RolloutConfig(prompts_per_step=4, group_size=plan.pop("samples", SAMPLES), **plan), SamplingParams(6, seed=3),
-        decode=lambda tokens: " ".join(map(str, tokens)), opponent=GeometricMixtureSampler(model, frozen, {1}),
-    ), learner  # fmt: skip
+        asked(),
+        NativeEngine(model, {1}, max_num_seqs=16, max_model_len=64),
+        score,
+        Models(learner, reference, None, trust_sampler_logprobs=True),
+        TABLE["nash_md"],
+        RolloutConfig(prompts_per_step=4, group_size=plan.pop("samples", SAMPLES), **plan),
+        SamplingParams(6, seed=3),
+        decode=lambda tokens: " ".join(map(str, tokens)),
+        opponent=GeometricMixtureSampler(model, frozen, {1}),
+    ), learner
 
 
 def by_sample(*rewards: float | None) -> Any:
@@ -89,7 +96,14 @@ def test_drawing_opponents_leaves_the_policys_engine_and_the_trainer_alone(folde
     source, learner = make(folder)
     train(source, learner, range(1, 3))
     (batch,) = source.next(3)
-    assert float((learner.logprobs(batch) - batch["sampler_logprobs_T"])[batch["loss_mask_T"]].abs().max()) < 1e-5
+    assert (
+        float(
+            (learner.logprobs(batch) - batch["sampler_logprobs_T"])[batch["loss_mask_T"]]
+            .abs()
+            .max()
+        )
+        < 1e-5
+    )
 
 
 def test_opponents_are_drawn_from_the_mixture_each_with_noise_of_its_own(folder: Path) -> None:
@@ -103,16 +117,26 @@ def test_opponents_are_drawn_from_the_mixture_each_with_noise_of_its_own(folder:
         )
     }
     assert all(again[each.prompt.id, each.sample] == each.turns[0].completion for each in theirs)
-    first, second = ([each.turns[0].completion.tokens for each in theirs[n::2]] for n in range(SAMPLES))
+    first, second = (
+        [each.turns[0].completion.tokens for each in theirs[n::2]] for n in range(SAMPLES)
+    )
     assert first != second
     assert first != [each.turns[0].completion.tokens for each in source.rollouts[::4]]
 
 
 def _request(rollout: Rollout, settings: SamplingParams) -> Request:
-    return Request(rollout.prompt.id, rollout.sample, rollout.turns[0].observed, settings.max_new_tokens, settings.seed)
+    return Request(
+        rollout.prompt.id,
+        rollout.sample,
+        rollout.turns[0].observed,
+        settings.max_new_tokens,
+        settings.seed,
+    )
 
 
-def test_what_an_answer_learns_is_its_chance_above_a_half_less_each_tokens_own_kl(folder: Path) -> None:
+def test_what_an_answer_learns_is_its_chance_above_a_half_less_each_tokens_own_kl(
+    folder: Path,
+) -> None:
     """The first answer beats its opponent by 1, the second loses by 2: .731 and .119."""
     source, _ = make(folder, by_sample(1.0, 0.5, 0.0, 2.5))
     (batch,) = source.next(1)
@@ -123,7 +147,9 @@ def test_what_an_answer_learns_is_its_chance_above_a_half_less_each_tokens_own_k
     expected_T = batch["segments"].broadcast(lead_B) - 0.1 * kl_T
     loss_mask_T = batch["loss_mask_T"]
     assert float(kl_T[loss_mask_T].abs().max()) > 0.1
-    torch.testing.assert_close(batch["advantages_T"][loss_mask_T], expected_T[loss_mask_T], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        batch["advantages_T"][loss_mask_T], expected_T[loss_mask_T], atol=1e-5, rtol=0
+    )
 
 
 def test_rewards_are_the_policys_and_what_opponents_earn_is_told_apart(folder: Path) -> None:
@@ -131,7 +157,11 @@ def test_rewards_are_the_policys_and_what_opponents_earn_is_told_apart(folder: P
     source.next(1)
     told = said(source)
     assert (told["reward/mean"], told["reward/opponent"]) == (0.625, 0.125)
-    assert (told["preference/tie_frac"], told["preference/win_rate"], told["reward/failure_frac"]) == (0.5, 1.0, 0.0)
+    assert (
+        told["preference/tie_frac"],
+        told["preference/win_rate"],
+        told["reward/failure_frac"],
+    ) == (0.5, 1.0, 0.0)
 
 
 def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path) -> None:
@@ -141,7 +171,9 @@ def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path)
         found = []
         for each in rollouts:
             lacking = 0 if int(each.prompt.id[-1]) < 2 else SAMPLES
-            found.append(replace(each, reward=None if each.sample == lacking else float(each.sample)))
+            found.append(
+                replace(each, reward=None if each.sample == lacking else float(each.sample))
+            )
         return found
 
     source, _ = make(folder, score)
@@ -151,7 +183,9 @@ def test_without_both_scores_an_answer_is_unscored_and_not_trained(folder: Path)
     assert [own is not None for own in source.advantages] == [False, False, True, False] * 4
     silent, _ = make(folder, by_sample(None, None, 1.0, 1.0))
     assert silent.next(1) == []
-    assert math.isnan(said(silent)["preference/win_rate"]) and said(silent)["reward/opponent"] == 1.0
+    assert (
+        math.isnan(said(silent)["preference/win_rate"]) and said(silent)["reward/opponent"] == 1.0
+    )
 
 
 def test_opponents_carry_the_version_of_the_policy_that_they_were_mixed_from(folder: Path) -> None:

@@ -41,9 +41,13 @@ def make(folder: Path, row: str, score: Any = even, **plan: Any) -> tuple[PairSo
     with torch.no_grad():
         for weight in model.module.parameters():
             weight.mul_(1.5)
-    learner, reference = (LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen))
+    learner, reference = (
+        LocalLearner(each, Schedule(1e-2, "constant", 0, 100)) for each in (model, frozen)
+    )
     engine = {"max_num_seqs": 16, "max_model_len": 64}
-    config = RolloutConfig(prompts_per_step=plan.pop("prompts", 6), group_size=plan.pop("samples", 2), **plan)
+    config = RolloutConfig(
+        prompts_per_step=plan.pop("prompts", 6), group_size=plan.pop("samples", 2), **plan
+    )
     source = PairSource(
         asked(),
         NativeEngine(model, {1}, **engine),
@@ -53,7 +57,9 @@ def make(folder: Path, row: str, score: Any = even, **plan: Any) -> tuple[PairSo
         config,
         SamplingParams(6, seed=3),
         decode=lambda tokens: " ".join(map(str, tokens)),
-        reference_sampler=NativeEngine(frozen, {1}, **engine) if "reference_samples" in TABLE[row].needs else None,
+        reference_sampler=NativeEngine(frozen, {1}, **engine)
+        if "reference_samples" in TABLE[row].needs
+        else None,
     )
     return source, learner
 
@@ -120,19 +126,34 @@ def test_whoever_earns_more_is_chosen(folder: Path) -> None:
     (batch,) = source.next(1)
     assert bool(batch["from_reference_B"][batch["chosen_P"]].all())
     report = {name: each.value() for name, each in source.report().items()}
-    assert (report["preference/win_rate"], report["reward/mean"], report["reward/reference"]) == (0.0, 0.25, 0.75)
-    assert source.advantages[:2] == [[-1.0] * len(source.advantages[0]), [1.0] * len(source.advantages[1])]  # type: ignore[arg-type]
+    assert (report["preference/win_rate"], report["reward/mean"], report["reward/reference"]) == (
+        0.0,
+        0.25,
+        0.75,
+    )
+    assert source.advantages[:2] == [
+        [-1.0] * len(source.advantages[0]),
+        [1.0] * len(source.advantages[1]),
+    ]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("row", ["online_dpo", "xpo"])
-def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: Path, row: str) -> None:
+def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(
+    folder: Path, row: str
+) -> None:
     """Of eight prompts two are equally good, and two lack a score on one side."""
 
     def score(rollouts: Sequence[Rollout]) -> list[Rollout]:
         found = []
         for each in rollouts:
             number = int(each.prompt.id[-1])
-            reward = 1.0 if number < 2 else None if number < 4 and each.sample == number % 2 else float(each.sample)
+            reward = (
+                1.0
+                if number < 2
+                else None
+                if number < 4 and each.sample == number % 2
+                else float(each.sample)
+            )
             found.append(replace(each, reward=reward))
         return found
 
@@ -141,8 +162,14 @@ def test_ties_and_what_could_not_be_scored_form_no_pair_and_are_counted(folder: 
     report = {name: each.value() for name, each in source.report().items()}
     assert batch["chosen_P"].numel() == 4
     assert (report["reward/zero_std_frac"], report["preference/tie_frac"]) == (0.5, 0.25)
-    assert report["reward/failure_frac"] == (1 / 8 if row == "xpo" else 2 / 16)  # of the policy's own answers
-    learnt = {each.prompt.id[-1] for each, own in zip(source.rollouts, source.advantages, strict=True) if own}
+    assert report["reward/failure_frac"] == (
+        1 / 8 if row == "xpo" else 2 / 16
+    )  # of the policy's own answers
+    learnt = {
+        each.prompt.id[-1]
+        for each, own in zip(source.rollouts, source.advantages, strict=True)
+        if own
+    }
     assert learnt == {"4", "5", "6", "7"}
 
 
@@ -181,7 +208,9 @@ def test_drift_is_measured_on_the_policys_own_answers(folder: Path) -> None:
     (batch,) = source.next(1)
     own_T = batch["segments"].broadcast(~batch["from_reference_B"]) & batch["loss_mask_T"]
     gap_T = (batch["ref_logprobs_T"] - batch["sampler_logprobs_T"])[own_T].double()
-    assert source.state()["ref_kl"] == pytest.approx(float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5)
+    assert source.state()["ref_kl"] == pytest.approx(
+        float((gap_T.exp() - 1 - gap_T).mean()), rel=1e-5
+    )
     assert "nats per token from its reference" in source.stop_reason
 
 

@@ -37,7 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create(tmp_path_factory.mktemp("model") / "tiny", seed=0)
 
 
-def make(folder: Path, config: RolloutConfig = PLAN, row: Any = "grpo", score: Any = None) -> tuple[Any, LocalLearner]:
+def make(
+    folder: Path, config: RolloutConfig = PLAN, row: Any = "grpo", score: Any = None
+) -> tuple[Any, LocalLearner]:
     model = load(folder)
     learner = LocalLearner(model, Schedule(3e-3, "constant", 0, 100))
     engine: InterruptibleEngine = (
@@ -50,9 +52,15 @@ def make(folder: Path, config: RolloutConfig = PLAN, row: Any = "grpo", score: A
     models = Models(learner, frozen, None, trust_sampler_logprobs=True)
     row = TABLE[row] if isinstance(row, str) else row
     return RolloutSource(
-        asked(20), engine, score or (lambda stream: even(list(stream))), models, row, config,
-        SamplingParams(max_new_tokens=56, seed=3), decode=lambda tokens: " ".join(map(str, tokens)),
-    ), learner  # fmt: skip
+        asked(20),
+        engine,
+        score or (lambda stream: even(list(stream))),
+        models,
+        row,
+        config,
+        SamplingParams(max_new_tokens=56, seed=3),
+        decode=lambda tokens: " ".join(map(str, tokens)),
+    ), learner
 
 
 class Seen:
@@ -97,18 +105,24 @@ def drawn(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("staleness", "overlap"), [(1, False), (2, False), (2, True), (3, True)])
-def test_every_group_is_trained_once_and_no_token_is_too_old(folder: Path, staleness: int, overlap: bool) -> None:
+def test_every_group_is_trained_once_and_no_token_is_too_old(
+    folder: Path, staleness: int, overlap: bool
+) -> None:
     source, learner = make(folder, replace(PLAN, max_staleness=staleness, overlap=overlap))
     steps = 7
     seen = train(source, learner, range(1, 1 + steps))
     complete = steps + overlap
     assert len(seen.groups) == len(set(seen.groups)) == 8 * complete
     open_groups = {each["name"] for each in source.state()["partial"]["groups"]}
-    everything = {("1.0", n) for n in range(10)} | {(f"{b}.0", n) for b in range(2, complete + 1) for n in range(8)}
+    everything = {("1.0", n) for n in range(10)} | {
+        (f"{b}.0", n) for b in range(2, complete + 1) for n in range(8)
+    }
     assert set(drawn(seen.groups)) | set(drawn(sorted(open_groups))) == everything  # none is lost
     assert not open_groups & set(seen.groups)
     assert len(open_groups) == 2
-    assert sum(len(versions) > 1 for versions in seen.versions) > 3  # new weights came between their tokens
+    assert (
+        sum(len(versions) > 1 for versions in seen.versions) > 3
+    )  # new weights came between their tokens
     assert 0 < max(seen.lags) <= staleness
     assert source.report()["sampler/staleness_max"].value() <= staleness
 
@@ -127,10 +141,14 @@ def test_with_overlap_it_is_the_run_without(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_what_is_unfinished_is_saved_and_goes_on(folder: Path, tmp_path: Path, overlap: bool) -> None:
+def test_what_is_unfinished_is_saved_and_goes_on(
+    folder: Path, tmp_path: Path, overlap: bool
+) -> None:
     whole_source, whole_learner = make(folder, replace(PLAN, overlap=overlap))
     done = 0
-    while not any(each["stop"] == "abort" and len(each["tokens"]) for each in waiting(whole_source)):
+    while not any(
+        each["stop"] == "abort" and len(each["tokens"]) for each in waiting(whole_source)
+    ):
         done += 1
         train(whole_source, whole_learner, range(done, done + 1))
     save(tmp_path, done, {"source": whole_source.state(), "learner": whole_learner.state()}, {})
@@ -163,7 +181,9 @@ def test_recorded_log_probs_are_those_of_the_versions(folder: Path) -> None:
         for batch in batches:
             for version, model in kept.items():
                 own_T = batch["loss_mask_T"] & (batch["versions_T"] == version)
-                assert torch.allclose(model.logprobs(batch)[own_T], batch["sampler_logprobs_T"][own_T], atol=1e-5)
+                assert torch.allclose(
+                    model.logprobs(batch)[own_T], batch["sampler_logprobs_T"][own_T], atol=1e-5
+                )
         learner.step(batches, objective_of(source.row))
         source.refresh(learner.weights())
 

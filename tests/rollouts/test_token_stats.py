@@ -33,9 +33,13 @@ def test_numbers_belong_to_the_sampled_tokens(folder: Path) -> None:
     for index, stats in source.token_stats.items():
         rollout = source.rollouts[index]
         assert {len(each) for each in stats} == {rollout.length}
-        assert stats.trainer_logprobs == pytest.approx(rollout.turns[0].completion.logprobs, abs=1e-5)
+        assert stats.trainer_logprobs == pytest.approx(
+            rollout.turns[0].completion.logprobs, abs=1e-5
+        )
         assert all(0 < each <= 20 for each in stats.entropy)
-        assert all(each > 0 for each in stats.ratio) and any(abs(each - 1) > 1e-4 for each in stats.ratio)
+        assert all(each > 0 for each in stats.ratio) and any(
+            abs(each - 1) > 1e-4 for each in stats.ratio
+        )
         assert source.advantages[index] is not None
 
 
@@ -54,7 +58,11 @@ def batch_of(lengths: list[int], untrained: tuple[int, ...] = ()) -> PackedBatch
     for row in untrained:
         mask_T[segments.offsets[row] : segments.offsets[row + 1]] = False
     mask_T[segments.offsets[:-1]] = False  # a prompt of one token
-    return {"segments": segments, "tokens_T": torch.zeros(segments.total, dtype=torch.long), "loss_mask_T": mask_T}
+    return {
+        "segments": segments,
+        "tokens_T": torch.zeros(segments.total, dtype=torch.long),
+        "loss_mask_T": mask_T,
+    }
 
 
 def test_the_ratio_is_after_to_before() -> None:
@@ -69,4 +77,6 @@ def test_a_sixteenth_of_the_tokens_or_one_rollout() -> None:
     assert TokenProbe(batch_of([10] * 3), range(3), Fixed()).rows == [0]
     assert TokenProbe(batch_of([10] * 3, untrained=(0,)), range(3), Fixed()).rows == [1]
     assert TokenProbe(batch_of([10] * 2, untrained=(0, 1)), range(2), Fixed()).rows == []
-    assert TokenProbe(batch_of([10] * 2), [-1, -1], Fixed()).rows == []  # rollouts of an earlier step
+    assert (
+        TokenProbe(batch_of([10] * 2), [-1, -1], Fixed()).rows == []
+    )  # rollouts of an earlier step

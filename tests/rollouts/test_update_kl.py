@@ -32,14 +32,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_the_mean_k3_from_the_policy_that_sampled(folder: Path, row: str) -> None:
     source, learner = make(folder, row)
     batch = source.next(1) and source.current.batch
-    assert update_kl(batch, logprobs_under(learner, batch, 10**6)) == pytest.approx(0, abs=1e-9)  # not updated yet
+    assert update_kl(batch, logprobs_under(learner, batch, 10**6)) == pytest.approx(
+        0, abs=1e-9
+    )  # not updated yet
     with torch.no_grad():
         for weight in learner.model.parameters():
-            weight += 0.01 * torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view(weight.shape)
+            weight += 0.01 * torch.sin(torch.arange(weight.numel(), dtype=weight.dtype)).view(
+                weight.shape
+            )
     now_T, loss_mask_T = (logprobs_under(learner, batch, 10**6).double(), batch["loss_mask_T"])
     gaps = [
         now - old
-        for now, old in zip(now_T[loss_mask_T].tolist(), batch["sampler_logprobs_T"][loss_mask_T].tolist(), strict=True)
+        for now, old in zip(
+            now_T[loss_mask_T].tolist(),
+            batch["sampler_logprobs_T"][loss_mask_T].tolist(),
+            strict=True,
+        )
     ]
     assert update_kl(batch, now_T) == pytest.approx(
         math.fsum(math.exp(gap) - 1 - gap for gap in gaps) / len(gaps), rel=1e-4
@@ -85,7 +93,10 @@ def test_unscored_answers_at_the_start_of_a_step_do_not_hide_it(folder: Path, ro
     source.more(learner.step(batches, objective_of(source.row)))
     expected = update_kl(whole, logprobs_under(learner, whole, 10**6))
     source.refresh(learner.weights())
-    assert source.report()["policy/update_kl"].value() == pytest.approx(expected, rel=1e-3) and expected > 0
+    assert (
+        source.report()["policy/update_kl"].value() == pytest.approx(expected, rel=1e-3)
+        and expected > 0
+    )
     assert source.state()["last_update"] == (1, pytest.approx(expected, rel=1e-3))
 
 
@@ -97,7 +108,9 @@ class Destroyed:
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         self.calls += 1
-        return even(rollouts) if self.calls == 1 else [replace(each, reward=0.0) for each in rollouts]
+        return (
+            even(rollouts) if self.calls == 1 else [replace(each, reward=0.0) for each in rollouts]
+        )
 
 
 @pytest.mark.parametrize(("rate", "blamed"), [(0.5, True), (1e-4, False)])
@@ -109,7 +122,9 @@ def test_a_run_that_one_update_destroyed_is_not_told_to_use_easier_prompts(
     with pytest.raises(ValueError, match="nothing to learn from") as caught:
         train(source, learner, range(1, MAX_STEPS_WITHOUT_SIGNAL + 2))
     words = str(caught.value)
-    assert ("The last update, in step 1, moved the policy by" in words and "learning_rate" in words) == blamed
+    assert (
+        "The last update, in step 1, moved the policy by" in words and "learning_rate" in words
+    ) == blamed
     assert ("easier or harder prompts" in words) != blamed
 
 

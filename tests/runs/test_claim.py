@@ -25,7 +25,9 @@ def test_a_claim_becomes_a_run_or_leaves_nothing(tmp_path: Path) -> None:
     with RunFolder.create(path, CONFIG, {}, lock=claim.lock):
         pass
     assert read_run(path).config == CONFIG
-    with pytest.raises(ValueError, match="never writes over another; resume it, or name a new folder"):
+    with pytest.raises(
+        ValueError, match="never writes over another; resume it, or name a new folder"
+    ):
         FolderClaim(path, ["initial"])
 
 

@@ -26,12 +26,18 @@ def test_packages_that_are_not_there_are_left_out() -> None:
     assert list(versions(["numpy", "no-such-package-anywhere"])) == ["numpy"]
 
 
-def test_the_commit_and_whether_files_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_and_whether_files_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state(tmp_path) is None
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
     (tmp_path / "file").write_text("one")
-    for words in (["init", "-q"], ["add", "file"], [*identity, "commit", "-q", "--no-verify", "-m", "first"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "file"],
+        [*identity, "commit", "-q", "--no-verify", "-m", "first"],
+    ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     found = git_state(tmp_path)
     assert found is not None and len(found["commit"]) == 40 and found["changed"] is False

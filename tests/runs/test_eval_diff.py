@@ -8,12 +8,28 @@ from ascent.runs.eval_diff import compare, markdown, table
 
 
 def record(step: int, place: int, said: str, correct: float | None) -> dict[str, Any]:
-    return {"step": step, "place": place, "prompt": f"p{place}", "completion": said, "correct": correct}
+    return {
+        "step": step,
+        "place": place,
+        "prompt": f"p{place}",
+        "completion": said,
+        "correct": correct,
+    }
 
 
-BEFORE = [record(0, 0, "x", 0.0), record(0, 1, "y", 1.0), record(0, 2, "z", 0.0), record(0, 3, "u", None)]
+BEFORE = [
+    record(0, 0, "x", 0.0),
+    record(0, 1, "y", 1.0),
+    record(0, 2, "z", 0.0),
+    record(0, 3, "u", None),
+]
 MIDDLE = [record(5, place, "?", 0.0) for place in range(4)]
-AFTER = [record(9, 0, "x", 0.0), record(9, 1, "w|\n", 0.0), record(9, 2, "good", 1.0), record(9, 3, "v", 1.0)]
+AFTER = [
+    record(9, 0, "x", 0.0),
+    record(9, 1, "w|\n", 0.0),
+    record(9, 2, "good", 1.0),
+    record(9, 3, "v", 1.0),
+]
 
 
 def test_the_first_against_the_last_with_gains_first_then_losses() -> None:
@@ -25,7 +41,9 @@ def test_the_first_against_the_last_with_gains_first_then_losses() -> None:
     assert lines[0] == (
         "4 held-out prompts, step 0 against step 9: mean 0.333 before, 0.5 after; 1 wrong -> right, 1 right -> wrong"
     )
-    assert lines.index("  wrong -> right:") < lines.index("    p2") < lines.index("  right -> wrong:")
+    assert (
+        lines.index("  wrong -> right:") < lines.index("    p2") < lines.index("  right -> wrong:")
+    )
     assert "| right -> wrong | p1 | y | 1 | w\\| | 0 |" in markdown(found)
     assert "| same | p3 | u | ? | v | 1 |" in markdown(found)  # nobody knows whether it gained
 
@@ -40,7 +58,9 @@ def test_scores_that_are_no_verdicts_are_better_or_worse_by_how_much() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    many = [record(step, place, "long " * 50, float(step > 0)) for step in (0, 4) for place in range(9)]
+    many = [
+        record(step, place, "long " * 50, float(step > 0)) for step in (0, 4) for place in range(9)
+    ]
     found = compare(many)
     assert found is not None
     assert "    and 4 more in answers.md" in table(found)

@@ -37,7 +37,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert math.isnan(run.metrics[0]["preference/accuracy"]) and run.metrics[0]["timestamp"] > 1e9
     assert run.samples == [{"step": 2, "prompt": "1+1", "completion": "2", "reward": 1.0, "of": 4}]
     assert (run.answers, run.warnings) == ([], [])
-    assert (run.checkpoints, run.state, run.message, run.notes) == ([2], "finished", "all steps done", [])
+    assert (run.checkpoints, run.state, run.message, run.notes) == (
+        [2],
+        "finished",
+        "all steps done",
+        [],
+    )
     assert (tmp_path / "one/curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -51,7 +56,9 @@ def test_a_killed_run_is_resumed_with_one_history(tmp_path: Path) -> None:
         file.write('{"step": 8, "lo')  # killed in the middle of a line
     before = read_run(path)
     assert before.state == "killed" and "resume" in before.message
-    assert len(before.notes) == 1 and "metrics.jsonl: the last line is incomplete" in before.notes[0]
+    assert (
+        len(before.notes) == 1 and "metrics.jsonl: the last line is incomplete" in before.notes[0]
+    )
     said: list[str] = []
     with RunFolder.reopen(path, 5, {"python": "3.12"}, say=said.append) as folder:
         folder.log(6, {"loss/total": 60.0})
@@ -71,7 +78,9 @@ def test_a_killed_run_is_resumed_with_one_history(tmp_path: Path) -> None:
 def test_a_folder_has_one_run_and_one_writer(tmp_path: Path) -> None:
     with created(tmp_path), pytest.raises(FolderLockedError):
         RunFolder.reopen(tmp_path, 0, {})
-    with pytest.raises(FileExistsError, match="holds a run already; resume it, or choose another folder"):
+    with pytest.raises(
+        FileExistsError, match="holds a run already; resume it, or choose another folder"
+    ):
         created(tmp_path)
     with RunFolder.reopen(tmp_path, 0, {}):  # the refusal above gave the folder free again
         pass
@@ -91,8 +100,10 @@ def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> No
         (tmp_path / "c/metrics.jsonl").write_text("{bad\n{}\n")
     found = list_runs(tmp_path)
     assert [(each.name, each.state, each.step) for each in found] == [
-        ("a", "killed", 0), ("b", "failed", 3), ("c", "damaged", 0)
-    ]  # fmt: skip
+        ("a", "killed", 0),
+        ("b", "failed", 3),
+        ("c", "damaged", 0),
+    ]
     assert found[1].latest["loss/total"] == 0.5
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 1 is not JSON"):
         read_run(tmp_path / "c")
@@ -101,12 +112,20 @@ def test_runs_are_listed_with_their_state_and_last_metrics(tmp_path: Path) -> No
 
 
 def test_runs_in_subfolders_are_listed_and_folders_inside_a_run_are_not(tmp_path: Path) -> None:
-    for name in ("study/round-1/policy", "study/round-1/policy/inner", "study/b", ".hidden/run", "one"):
+    for name in (
+        "study/round-1/policy",
+        "study/round-1/policy/inner",
+        "study/b",
+        ".hidden/run",
+        "one",
+    ):
         created(tmp_path / name).close()
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.yaml").write_text("another tool's\n")
     assert [each.name for each in list_runs(tmp_path)] == ["one", "study/b", "study/round-1/policy"]
-    assert [(each.name, each.path) for each in list_runs(tmp_path / "one")] == [("one", tmp_path / "one")]
+    assert [(each.name, each.path) for each in list_runs(tmp_path / "one")] == [
+        ("one", tmp_path / "one")
+    ]
 
 
 def test_changes_are_kept_as_far_as_the_run_goes_back(tmp_path: Path) -> None:
@@ -116,7 +135,11 @@ def test_changes_are_kept_as_far_as_the_run_goes_back(tmp_path: Path) -> None:
     for done, value in ((5, 1), (5, 2), (7, 3)):
         change = {"step": done + 1, "key": "a.b", "now": value}
         RunFolder.reopen(path, done, {}, changes=[change], say=lambda text: None).close()
-    assert [(each["step"], each["now"]) for each in read_run(path).changes] == [(6, 1), (6, 2), (8, 3)]
+    assert [(each["step"], each["now"]) for each in read_run(path).changes] == [
+        (6, 1),
+        (6, 2),
+        (8, 3),
+    ]
     RunFolder.reopen(path, 5, {}, say=lambda text: None).close()
     assert [each["now"] for each in read_run(path).changes] == [1, 2]
     RunFolder.reopen(path, 3, {}, say=lambda text: None).close()
@@ -128,7 +151,10 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     with created(tmp_path / "run") as folder:
         folder.finish("stopped", 1)
     (tmp_path / "run" / name).write_text('[{"pyth')
-    with pytest.raises(ValueError, match=rf"{tmp_path / 'run' / name} is damaged: it is not JSON .*restore it from a"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{tmp_path / 'run' / name} is damaged: it is not JSON .*restore it from a",
+    ):
         read_run(tmp_path / "run")
     if name == "environment.json":
         with pytest.raises(ValueError, match=r"environment\.json is damaged"):
@@ -142,8 +168,13 @@ def test_other_versions_than_at_the_last_start_are_said(tmp_path: Path) -> None:
     created(tmp_path / "run").close()
     said: list[str] = []
     for torch in ("2.12", "2.12", "2.13"):
-        RunFolder.reopen(tmp_path / "run", 0, {"packages": {"torch": torch}}, say=said.append).close()
-    assert [line.partition(" since")[0] for line in said] == ["torch (not installed) -> 2.12", "torch 2.12 -> 2.13"]
+        RunFolder.reopen(
+            tmp_path / "run", 0, {"packages": {"torch": torch}}, say=said.append
+        ).close()
+    assert [line.partition(" since")[0] for line in said] == [
+        "torch (not installed) -> 2.12",
+        "torch 2.12 -> 2.13",
+    ]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -151,7 +182,9 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
         try:
-            with pytest.raises(OSError, match=rf"File too large: '{tmp_path / 'run/outcome.json'}'"):
+            with pytest.raises(
+                OSError, match=rf"File too large: '{tmp_path / 'run/outcome.json'}'"
+            ):
                 folder.finish("stopped", 1)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

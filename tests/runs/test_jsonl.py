@@ -21,10 +21,14 @@ def write(path: Path, steps: int) -> None:
 
 def test_what_is_appended_is_read_back_at_once(tmp_path: Path) -> None:
     lines = JsonlWriter(tmp_path / "deep/m.jsonl")
-    lines.append({"step": 1, "text": "naïve\nline", "loss": math.nan, "parts": [math.inf, {"x": -math.inf}]})
+    lines.append(
+        {"step": 1, "text": "naïve\nline", "loss": math.nan, "parts": [math.inf, {"x": -math.inf}]}
+    )
     records, note = read(tmp_path / "deep/m.jsonl")  # before closing: nothing waits in a buffer
     assert note is None
-    assert records == [{"step": 1, "text": "naïve\nline", "loss": "NaN", "parts": ["Infinity", {"x": "-Infinity"}]}]
+    assert records == [
+        {"step": 1, "text": "naïve\nline", "loss": "NaN", "parts": ["Infinity", {"x": "-Infinity"}]}
+    ]
     lines.close()
     lines.close()
     assert read(tmp_path / "none.jsonl") == ([], None)
@@ -33,7 +37,9 @@ def test_what_is_appended_is_read_back_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("odd", (1.5, math.nan))
 def test_mappings_and_tuples_are_objects_and_lists(odd: float) -> None:
     record = MappingProxyType({"a": MappingProxyType({"b": (1, odd)})})
-    assert encode_line(record, compact=True) == (b'{"a":{"b":[1,1.5]}}\n' if odd == 1.5 else b'{"a":{"b":[1,"NaN"]}}\n')
+    assert encode_line(record, compact=True) == (
+        b'{"a":{"b":[1,1.5]}}\n' if odd == 1.5 else b'{"a":{"b":[1,"NaN"]}}\n'
+    )
     assert encode_line(dict(record)) == encode_line(record)
     with pytest.raises(TypeError, match="not JSON serializable"):
         encode_line({"a": object()})

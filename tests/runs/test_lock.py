@@ -31,7 +31,7 @@ time.sleep(60)
 def hold(folder: Path, how: str = "alone") -> tuple[subprocess.Popen[str], str]:
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder), how], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )  # fmt: skip
+    )
     assert child.stdout is not None
     return child, child.stdout.readline().strip()
 
@@ -47,7 +47,8 @@ def test_another_process_is_refused_until_this_one_is_killed(tmp_path: Path) -> 
     child, _ = hold(tmp_path)
     try:
         with pytest.raises(
-            FolderLockedError, match=rf"is being written by process {child.pid} on .*; two processes cannot"
+            FolderLockedError,
+            match=rf"is being written by process {child.pid} on .*; two processes cannot",
         ):
             Lock(tmp_path)
         assert str(holder(tmp_path)).startswith(str(child.pid))
@@ -56,7 +57,11 @@ def test_another_process_is_refused_until_this_one_is_killed(tmp_path: Path) -> 
     assert holder(tmp_path) is None
     said: list[str] = []
     with Lock(tmp_path, say=said.append):
-        assert said == [said[0]] and f"left locked by process {child.pid}" in said[0] and "taking it over" in said[0]
+        assert (
+            said == [said[0]]
+            and f"left locked by process {child.pid}" in said[0]
+            and "taking it over" in said[0]
+        )
         assert str(holder(tmp_path)).startswith(f"{os.getpid()} on ")
 
 
@@ -71,7 +76,9 @@ def test_a_worker_that_outlives_the_run_does_not_hold_the_folder(tmp_path: Path)
         os.kill(int(worker), signal.SIGKILL)
 
 
-def test_the_same_process_cannot_take_it_twice_and_a_clean_release_says_nothing(tmp_path: Path) -> None:
+def test_the_same_process_cannot_take_it_twice_and_a_clean_release_says_nothing(
+    tmp_path: Path,
+) -> None:
     said: list[str] = []
     lock = Lock(tmp_path, say=said.append)
     with pytest.raises(FolderLockedError):

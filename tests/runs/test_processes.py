@@ -14,7 +14,12 @@ from tests.wall_clock import wall_clock
 
 
 def make_job(tmp_path: Path, name: str, code: str, stdin: str = "") -> Job:
-    return Job(name, [sys.executable, "-S", "-c", f"import os, sys, time\n{code}"], stdin, tmp_path / f"{name}.log")
+    return Job(
+        name,
+        [sys.executable, "-S", "-c", f"import os, sys, time\n{code}"],
+        stdin,
+        tmp_path / f"{name}.log",
+    )
 
 
 @wall_clock
@@ -33,7 +38,9 @@ def test_jobs_run_in_slots_and_report_their_status(tmp_path: Path) -> None:
     assert {line[1] for line in lines} == {"a", "b"}
     spans = [(float(line[2]), float(line[3])) for line in lines]
     assert all(sum(low < start < high for low, high in spans) <= 1 for start, _ in spans)
-    assert any(low < start < high for low, high in spans for start, _ in spans)  # and they do overlap
+    assert any(
+        low < start < high for low, high in spans for start, _ in spans
+    )  # and they do overlap
 
 
 @wall_clock
@@ -55,7 +62,10 @@ def test_a_signal_reaches_running_jobs_once_and_no_other_starts(tmp_path: Path) 
     thread = threading.Thread(target=interrupt)
     thread.start()
     ended: list[str] = []
-    assert run_jobs([waiting, never], [os.environ], ended=lambda job, status: ended.append(job.name)) == "SIGINT"
+    assert (
+        run_jobs([waiting, never], [os.environ], ended=lambda job, status: ended.append(job.name))
+        == "SIGINT"
+    )
     thread.join()
     assert ended == ["waiting"] and (tmp_path / "waiting.log").read_text() == "[1]\n"
     assert not (tmp_path / "never.log").exists()

@@ -17,7 +17,9 @@ from ascent.runs.sampler_files import PlacedServers
 REWARDS = {"length": {"use": "length", "options": {"target": 8}}}
 
 
-def test_ranks_that_ask_at_once_find_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_ask_at_once_find_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every rank has written its file before any renames it, and all of them succeed."""
     written, sync = threading.Barrier(3), os.fsync
 

@@ -46,7 +46,9 @@ def test_every_step_has_samples_and_every_evaluation_answers(tmp_path: Path) -> 
     with created(tmp_path / "run") as run:
         samples = SampleTracker(run, lambda: SampleBatch(iter([{"a": 1}]), 1))
         answers = EvalTracker(run, lambda: SampleBatch(iter([{"place": 0}]), 1))
-        for step, metrics in enumerate([{"eval/reward/mean": 0.0}, {"reward/mean": 1.0}, {"eval/reward/mean": 1.0}]):
+        for step, metrics in enumerate(
+            [{"eval/reward/mean": 0.0}, {"reward/mean": 1.0}, {"eval/reward/mean": 1.0}]
+        ):
             samples.log(step, metrics)
             answers.log(step, metrics)
     found = read_run(tmp_path / "run")
@@ -68,7 +70,9 @@ def test_a_resumed_run_drops_what_came_later_to_the_same_bytes(tmp_path: Path) -
         work(run, range(4, 6))
     for file in ("samples.jsonl", "answers.jsonl", "warnings.jsonl"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    with reopened(tmp_path / "two", 0):  # from the start again, with what comes before the first step
+    with reopened(
+        tmp_path / "two", 0
+    ):  # from the start again, with what comes before the first step
         pass
     assert read_run(tmp_path / "two").answers == []
 

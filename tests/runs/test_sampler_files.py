@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ascent.runs.sampler_files import PlacedServers, SamplerFiles, WantedServers, read_count, write_count
+from ascent.runs.sampler_files import (
+    PlacedServers,
+    SamplerFiles,
+    WantedServers,
+    read_count,
+    write_count,
+)
 
 WANTED = WantedServers("/weights/0", "float32", 128)
 

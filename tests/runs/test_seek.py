@@ -35,15 +35,27 @@ def written(parts: list[tuple[int, int, bool]], rest: bytes = b"") -> tuple[list
 
 
 @given(LINES, st.integers(0, 80), st.sampled_from([b"", b'{"step": 99']))
-def test_a_step_is_found_as_a_search_from_the_start_finds_it(parts: Any, step: int, rest: bytes) -> None:
+def test_a_step_is_found_as_a_search_from_the_start_finds_it(
+    parts: Any, step: int, rest: bytes
+) -> None:
     lines, file = written(parts, rest)
     with file:
         found = [each for each in seek.read_step(file, step) if each is not None]
-        assert found == [record for line in lines if (record := seek.parse(line)) and record["step"] == step]
+        assert found == [
+            record for line in lines if (record := seek.parse(line)) and record["step"] == step
+        ]
         steps = [seek.step_of(line) for line in lines]
         start = seek.find_step(file, step)
-        before = [each for each, at in zip(steps, offsets(lines), strict=True) if at < start and each is not None]
-        after = [each for each, at in zip(steps, offsets(lines), strict=True) if at >= start and each is not None]
+        before = [
+            each
+            for each, at in zip(steps, offsets(lines), strict=True)
+            if at < start and each is not None
+        ]
+        after = [
+            each
+            for each, at in zip(steps, offsets(lines), strict=True)
+            if at >= start and each is not None
+        ]
         assert all(each < step for each in before) and all(each >= step for each in after)
 
 
@@ -58,7 +70,9 @@ def test_backwards_is_forwards_from_behind(parts: Any, rest: bytes) -> None:
         end = seek.last_line_end(file)
         assert end == sum(len(line) + 1 for line in lines)
         expected = list(zip(offsets(lines), lines, strict=True))
-        assert list(seek.read_backwards(file, end)) == [each for each in reversed(expected) if each[1]]
+        assert list(seek.read_backwards(file, end)) == [
+            each for each in reversed(expected) if each[1]
+        ]
 
 
 def test_backwards_over_blocks(monkeypatch: Any) -> None:
@@ -66,7 +80,9 @@ def test_backwards_over_blocks(monkeypatch: Any) -> None:
     lines = [b"a" * length for length in (1, 30, 6, 7, 8, 2)]
     with opened(b"".join(line + b"\n" for line in lines) + b"rest") as file:
         assert seek.last_line_end(file) == sum(map(len, lines)) + len(lines)
-        assert [line for _, line in seek.read_backwards(file, seek.last_line_end(file))] == lines[::-1]
+        assert [line for _, line in seek.read_backwards(file, seek.last_line_end(file))] == lines[
+            ::-1
+        ]
 
 
 def test_new_lines_are_read_in_pieces_and_half_a_line_waits(tmp_path: Path) -> None:
@@ -74,7 +90,9 @@ def test_new_lines_are_read_in_pieces_and_half_a_line_waits(tmp_path: Path) -> N
     path.write_bytes(b"one\ntwo\nthree\nfo")
     with path.open("rb") as file:
         assert seek.read_lines(file, 0, 5) == seek.Lines([b"one"], 4)
-        assert seek.read_lines(file, 4, 2) == seek.Lines([b"two"], 8)  # a line longer than the limit comes whole
+        assert seek.read_lines(file, 4, 2) == seek.Lines(
+            [b"two"], 8
+        )  # a line longer than the limit comes whole
         assert seek.read_lines(file, 8, 100) == seek.Lines([b"three"], 14)
         assert seek.read_lines(file, 14, 100) == seek.Lines([], 14)
         with path.open("ab") as more:
@@ -86,13 +104,21 @@ def test_spread_lines_have_both_ends() -> None:
     lines = [json.dumps({"step": step}).encode() for step in range(1000)]
     with opened(b"\n".join(lines) + b"\n") as file:
         steps = [seek.step_of(line) for line in seek.spread_lines(file, 50)]
-    assert steps == sorted(set(steps)) and (steps[0], steps[-1]) == (0, 999) and 45 <= len(steps) <= 52
+    assert (
+        steps == sorted(set(steps)) and (steps[0], steps[-1]) == (0, 999) and 45 <= len(steps) <= 52
+    )
     with opened(b"") as file:
-        assert seek.spread_lines(file, 50) == [] and seek.read_last(file) is None and seek.find_step(file, 3) == 0
+        assert (
+            seek.spread_lines(file, 50) == []
+            and seek.read_last(file) is None
+            and seek.find_step(file, 3) == 0
+        )
 
 
 def test_what_is_no_record_is_none() -> None:
-    assert [seek.parse(line) for line in (b"[1]", b"{", b"\xff", b"[" * 100_000, b"3")] == [None] * 5
+    assert [seek.parse(line) for line in (b"[1]", b"{", b"\xff", b"[" * 100_000, b"3")] == [
+        None
+    ] * 5
     assert seek.step_of(b'{"a": 1, "step": 7}') == 7 and seek.step_of(b'{"step": "7"}') is None
 
 

@@ -29,9 +29,12 @@ print("left", flush=True)
 
 def run(tail: str, *signals: signal.Signals) -> tuple[int, str, str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", LOOP.format(tail=tail)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", LOOP.format(tail=tail)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     assert child.stdout is not None
     said = child.stdout.readline()
     for each in signals:
@@ -46,7 +49,9 @@ def run(tail: str, *signals: signal.Signals) -> tuple[int, str, str]:
 def test_the_first_signal_finishes_and_exits_cleanly(each: signal.Signals) -> None:
     status, out, err = run("pass", each)
     assert (status, out) == (0, f"ready\nsaving after {each.name}\nleft\n")
-    assert f"{each.name}: finishing this step, saving, then exiting; send it again to exit now" in err
+    assert (
+        f"{each.name}: finishing this step, saving, then exiting; send it again to exit now" in err
+    )
 
 
 def test_the_second_signal_exits_at_once() -> None:
@@ -64,7 +69,9 @@ def test_handlers_are_put_back() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_outside_the_main_thread_it_says_that_it_cannot_watch(capfd: pytest.CaptureFixture[str]) -> None:
+def test_outside_the_main_thread_it_says_that_it_cannot_watch(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     seen: list[bool] = []
 
     def work() -> None:

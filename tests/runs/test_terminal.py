@@ -26,7 +26,9 @@ def test_plain_lines_tell_metrics_speed_and_time_left() -> None:
     stream, clock = io.StringIO(), Clock()
     terminal = Terminal(100, done=10, stream=stream, clock=clock)
     clock.now = 2.0
-    terminal.log(11, {"loss/total": 1.23456, "tokens/run": 3000.0, "optim/skipped": 0.0, "other": 1.0})
+    terminal.log(
+        11, {"loss/total": 1.23456, "tokens/run": 3000.0, "optim/skipped": 0.0, "other": 1.0}
+    )
     clock.now = 4.0
     terminal.log(
         12,
@@ -73,7 +75,9 @@ def test_speed_is_smoothed_over_steps_and_a_clock_that_stands_still_does_no_harm
     first, second, third = stream.getvalue().splitlines()
     assert first == "step 1/10  ? left"
     assert second == "step 2/10  10 tokens/s  0:00:08 left"
-    assert third == "step 3/10  9 tokens/s  0:00:13 left"  # 0.9 * 1 + 0.1 * 10 = 1.9 s a step, 7 steps
+    assert (
+        third == "step 3/10  9 tokens/s  0:00:13 left"
+    )  # 0.9 * 1 + 0.1 * 10 = 1.9 s a step, 7 steps
 
 
 def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are() -> None:
@@ -82,7 +86,9 @@ def test_fast_steps_are_not_all_told_but_the_first_the_last_and_evaluations_are(
     for step in range(1, 101):
         clock.now = step * 0.1
         terminal.log(step, {"loss/total": 1.0, **({"eval/loss/total": 2.0} if step == 42 else {})})
-    told = [int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()]
+    told = [
+        int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().splitlines()
+    ]
     assert told[0] == 1 and told[-1] == 100 and 42 in told
     assert 18 <= len(told) <= 24  # ten seconds, two lines in each
 
@@ -109,14 +115,24 @@ def test_plain_text_has_no_curve_and_no_colors() -> None:
     assert stream.getvalue().isascii() and "\x1b" not in stream.getvalue()
 
 
-TIMES = {"time/step": 2.0, "time/sample": 1.25, "time/score": 0.05, "time/prepare": 0.0, "time/update": 0.7}
+TIMES = {
+    "time/step": 2.0,
+    "time/sample": 1.25,
+    "time/score": 0.05,
+    "time/prepare": 0.0,
+    "time/update": 0.7,
+}
 
 
 def test_a_step_says_where_its_time_went() -> None:
     assert phase_times({}) == []
     assert phase_times({"time/step": 0.5}) == ["0.5 s"]
     assert phase_times(TIMES) == ["2 s: sample 1.2", "update 0.7"]
-    assert phase_times(TIMES | {"time/evaluate": 8.0}) == ["10 s: sample 1.2", "update 0.7", "evaluate 8"]
+    assert phase_times(TIMES | {"time/evaluate": 8.0}) == [
+        "10 s: sample 1.2",
+        "update 0.7",
+        "evaluate 8",
+    ]
     between = {"time/log": 0.1, "time/save": 7.9}
     assert phase_times(TIMES | between) == ["10 s: sample 1.2", "update 0.7", "save 7.9"]
     everything = dict.fromkeys((f"time/{name}" for name in PHASES), 0.0123) | {"time/step": 0.1}
@@ -125,7 +141,11 @@ def test_a_step_says_where_its_time_went() -> None:
 
 def test_a_line_breaks_between_its_numbers_and_only_where_it_must() -> None:
     parts = ["step 1/9", "reward 0.5", "held-out reward 0.25", "1,234 tokens/s"]
-    assert fit(parts, None) == fit(parts, 80) == "step 1/9  reward 0.5  held-out reward 0.25  1,234 tokens/s"
+    assert (
+        fit(parts, None)
+        == fit(parts, 80)
+        == "step 1/9  reward 0.5  held-out reward 0.25  1,234 tokens/s"
+    )
     assert fit(parts, 30) == "step 1/9  reward 0.5\n    held-out reward 0.25\n    1,234 tokens/s"
 
 
@@ -134,7 +154,9 @@ def test_no_line_is_longer_than_the_terminal(make, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream, clock = make(), Clock()
     terminal = Terminal(100, stream=stream, clock=clock)
-    numbers = dict.fromkeys(("loss/total", "reward/mean", "reward/correct", "policy/entropy", "policy/ref_kl"), -0.1234)
+    numbers = dict.fromkeys(
+        ("loss/total", "reward/mean", "reward/correct", "policy/entropy", "policy/ref_kl"), -0.1234
+    )
     for step in range(1, 4):
         clock.now += 1
         terminal.log(step, numbers | TIMES | {"eval/reward/mean": 0.123456, "tokens/run": 123456.0})

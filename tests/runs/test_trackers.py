@@ -72,8 +72,20 @@ def test_tensorboard_reads_what_was_written_and_forgets_what_was_run_again(tmp_p
 
 
 RECORDS = [
-    {"prompt": "1 | 2", "completion": "a\nb", "reward": None, "parts": {"r/a": None}, "stop": "eos"},
-    {"prompt": "3", "completion": "c", "reward": 0.25, "parts": {"r/a": 1.0, "r/b": 0.5}, "stop": "length"},
+    {
+        "prompt": "1 | 2",
+        "completion": "a\nb",
+        "reward": None,
+        "parts": {"r/a": None},
+        "stop": "eos",
+    },
+    {
+        "prompt": "3",
+        "completion": "c",
+        "reward": 0.25,
+        "parts": {"r/a": 1.0, "r/b": 0.5},
+        "stop": "length",
+    },
 ]
 COLUMNS = ["prompt", "completion", "reward", "r/a", "r/b", "stop"]
 ROWS = [["1 | 2", "a\nb", None, None, None, "eos"], ["3", "c", 0.25, 1.0, 0.5, "length"]]
@@ -82,7 +94,9 @@ ROWS = [["1 | 2", "a\nb", None, None, None, "eos"], ["3", "c", 0.25, 1.0, 0.5, "
 def log_tables(tracker: TensorBoard | WeightsAndBiases) -> None:
     """Evaluations before the first step and after step 4; eleven steps."""
     for step in range(12):
-        tracker.log(step, {"loss/total": 1.0, **({"eval/reward/mean": 0.5} if step in (0, 4) else {})})
+        tracker.log(
+            step, {"loss/total": 1.0, **({"eval/reward/mean": 0.5} if step in (0, 4) else {})}
+        )
     tracker.close()
 
 
@@ -111,15 +125,21 @@ def test_tensorboard_shows_samples_as_tables(tmp_path: Path) -> None:
     assert len(reader.Scalars("loss/total")) == 12
 
 
-def test_weights_and_biases_gets_samples_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_gets_samples_as_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: list[Any] = []
     fake: Any = types.ModuleType("wandb")
     fake.Table = lambda columns, data: {"columns": columns, "data": data}
-    run = types.SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: None)
+    run = types.SimpleNamespace(
+        log=lambda values, step: logged.append((step, values)), finish=lambda: None
+    )
     fake.init = lambda **options: run
     monkeypatch.setitem(sys.modules, "wandb", fake)
     log_tables(
-        WeightsAndBiases(tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS, answers=lambda: [])
+        WeightsAndBiases(
+            tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS, answers=lambda: []
+        )
     )
     tables = [(step, values) for step, values in logged if "loss/total" not in values]
     assert [step for step, _ in tables] == [1, 4, 10]  # no table of no answers
@@ -128,17 +148,25 @@ def test_weights_and_biases_gets_samples_as_tables(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_weights_and_biases_itself_writes_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_itself_writes_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed; the test above has a stand-in")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    log_tables(WeightsAndBiases(tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS))
-    files = sorted(tmp_path.rglob("samples_*.table.json"), key=lambda path: int(path.name.split("_")[1]))
+    log_tables(
+        WeightsAndBiases(tmp_path, project="p", name="r", config={}, samples=lambda: RECORDS)
+    )
+    files = sorted(
+        tmp_path.rglob("samples_*.table.json"), key=lambda path: int(path.name.split("_")[1])
+    )
     assert [int(path.name.split("_")[1]) for path in files] == [1, 4, 10]
     assert json.loads(files[0].read_text()) == {"columns": COLUMNS, "data": ROWS}
 
 
-def test_weights_and_biases_gets_the_run_and_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_gets_the_run_and_no_nan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[Any] = []
     run = types.SimpleNamespace(
         log=lambda values, step: calls.append((step, values)), finish=lambda: calls.append("finish")
@@ -149,27 +177,39 @@ def test_weights_and_biases_gets_the_run_and_no_nan(tmp_path: Path, monkeypatch:
     tracker = WeightsAndBiases(tmp_path, project="p", name="run-1", config={"seed": 0})
     tracker.log(3, {"loss": 1.0, "accuracy": math.nan})
     tracker.close()
-    options = {"project": "p", "name": "run-1", "id": "run-1", "resume": "allow", "config": {"seed": 0}}
+    options = {
+        "project": "p",
+        "name": "run-1",
+        "id": "run-1",
+        "resume": "allow",
+        "config": {"seed": 0},
+    }
     assert calls == [{"dir": str(tmp_path), **options}, (3, {"loss": 1.0}), "finish"]
 
 
-@pytest.mark.parametrize(("module", "make"), [
-    ("wandb", lambda path: WeightsAndBiases(path, project="p", name="n", config={})),
-    ("tensorboard.summary.writer.event_file_writer", TensorBoard),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("module", "make"),
+    [
+        ("wandb", lambda path: WeightsAndBiases(path, project="p", name="n", config={})),
+        ("tensorboard.summary.writer.event_file_writer", TensorBoard),
+    ],
+)
 def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, make: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     package = module.partition(".")[0]
     with pytest.raises(
-        ImportError, match=rf"the package '{package}' cannot be imported .*pip install 'ascent-posttrain\[track\]'"
+        ImportError,
+        match=rf"the package '{package}' cannot be imported .*pip install 'ascent-posttrain\[track\]'",
     ):
         make(tmp_path)
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_missing_package_can_be_found_out_beforehand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_can_be_found_out_beforehand(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, NEEDS[name][1], None)
     require([each for each in NEEDS if each not in (name, "wandb")])
     with pytest.raises(ImportError, match=r"pip install 'ascent-posttrain\[track\]'"):

@@ -12,16 +12,28 @@ from ascent.runs.warnings import CLIP_FRACTION, FIRST, RULES, Monitor, RunWarnin
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = {
-    "policy/clip_frac_low": 0.01, "policy/clip_frac_high": 0.02, "policy/approx_kl": 0.002, "policy/ref_kl": 0.05,
+    "policy/clip_frac_low": 0.01,
+    "policy/clip_frac_high": 0.02,
+    "policy/approx_kl": 0.002,
+    "policy/ref_kl": 0.05,
     "policy/entropy": 0.4,
-    "policy/update_kl": 0.01, "sampler/logprob_diff": 0.004, "completion/length_mean": 20.0,
-    "completion/truncated_frac": 0.02, "reward/zero_std_frac": 0.5, "reward/failure_frac": 0.0, "reward/correct": 0.3,
-}  # fmt: skip
+    "policy/update_kl": 0.01,
+    "sampler/logprob_diff": 0.004,
+    "completion/length_mean": 20.0,
+    "completion/truncated_frac": 0.02,
+    "reward/zero_std_frac": 0.5,
+    "reward/failure_frac": 0.0,
+    "reward/correct": 0.3,
+}
 
 
 def watched(*metrics: dict[str, float]) -> list[RunWarning]:
     monitor = Monitor()
-    return [each for step, one in enumerate(metrics, 1) for each in monitor.update(step, {**HEALTHY, **one})]
+    return [
+        each
+        for step, one in enumerate(metrics, 1)
+        for each in monitor.update(step, {**HEALTHY, **one})
+    ]
 
 
 def test_numbers_in_range_say_nothing() -> None:
@@ -45,7 +57,9 @@ def test_numbers_in_range_say_nothing() -> None:
         ("reward_failures", {"reward/failure_frac": 0.06}),
     ],
 )
-def test_each_fires_once_for_a_crossing_and_again_for_the_next(name: str, bad: dict[str, float]) -> None:
+def test_each_fires_once_for_a_crossing_and_again_for_the_next(
+    name: str, bad: dict[str, float]
+) -> None:
     patience = next(rule.patience for rule in RULES if rule.name == name)
     start: list[dict[str, float]] = [{}] * FIRST
     assert watched(*start, *[bad] * (patience - 1)) == []
@@ -64,7 +78,9 @@ def test_one_step_inside_neither_ends_a_crossing_nor_hides_one() -> None:
 
 def test_a_policy_that_has_learnt_its_task_may_be_sure() -> None:
     sure = {"policy/entropy": 0.001}
-    assert [each.rule.name for each in watched(*[{}] * FIRST, *[{**sure, "reward/correct": 0.5}] * 9)] == ["entropy"]
+    assert [
+        each.rule.name for each in watched(*[{}] * FIRST, *[{**sure, "reward/correct": 0.5}] * 9)
+    ] == ["entropy"]
     assert watched(*[{}] * FIRST, *[{**sure, "reward/correct": 0.95}] * 9) == []
 
 
@@ -78,7 +94,11 @@ DESTROYED = {
 
 def test_what_follows_from_an_update_that_was_too_large_is_no_news() -> None:
     """No step trains after the policy was destroyed, so no later update can clear the first one's name."""
-    after = {name: value for name, value in {**HEALTHY, **DESTROYED}.items() if name != "policy/update_kl"}
+    after = {
+        name: value
+        for name, value in {**HEALTHY, **DESTROYED}.items()
+        if name != "policy/update_kl"
+    }
     monitor = Monitor()
     told = [each for step in range(1, FIRST + 1) for each in monitor.update(step, HEALTHY)]
     told += monitor.update(FIRST + 1, {**HEALTHY, "policy/update_kl": 7.9})
@@ -89,7 +109,10 @@ def test_what_follows_from_an_update_that_was_too_large_is_no_news() -> None:
 
 def test_after_enough_small_updates_other_warnings_speak_again() -> None:
     found = watched(
-        *[{}] * FIRST, {"policy/update_kl": 7.9}, *[{}] * (FIRST + 1), *[{"completion/truncated_frac": 0.9}] * 5
+        *[{}] * FIRST,
+        {"policy/update_kl": 7.9},
+        *[{}] * (FIRST + 1),
+        *[{"completion/truncated_frac": 0.9}] * 5,
     )
     assert [each.rule.name for each in found] == ["update_too_large", "truncation"]
 
@@ -98,15 +121,23 @@ def test_what_an_algorithm_does_by_design_is_not_warned_about() -> None:
     clipped = {**HEALTHY, "policy/clip_frac_high": 0.6}
     assert any(monitor.update(step, clipped) for monitor in [Monitor()] for step in range(9))
     assert not any(
-        monitor.update(step, clipped) for monitor in [Monitor(expected=[CLIP_FRACTION])] for step in range(9)
+        monitor.update(step, clipped)
+        for monitor in [Monitor(expected=[CLIP_FRACTION])]
+        for step in range(9)
     )
-    assert {name for name, row in TABLE.items() if row.clips_by_design} == {"gspo", "gspo_token", "luspo"}
+    assert {name for name, row in TABLE.items() if row.clips_by_design} == {
+        "gspo",
+        "gspo_token",
+        "luspo",
+    }
 
 
 def test_without_groups_equal_rewards_have_no_signal() -> None:
     ungrouped = {name: value for name, value in HEALTHY.items() if name != "reward/zero_std_frac"}
     monitor = Monitor()
-    found = [each for step in range(9) for each in monitor.update(step, {**ungrouped, "reward/std": 0.0})]
+    found = [
+        each for step in range(9) for each in monitor.update(step, {**ungrouped, "reward/std": 0.0})
+    ]
     assert [each.rule.name for each in found] == ["zero_variance"]
     assert not any(Monitor().update(step, {**ungrouped, "reward/std": 0.1}) for step in range(9))
 
@@ -114,7 +145,9 @@ def test_without_groups_equal_rewards_have_no_signal() -> None:
 def test_what_is_missing_or_not_a_number_is_not_judged() -> None:
     monitor = Monitor()
     for step in range(20):
-        assert monitor.update(step, {"loss/total": 1.0, "completion/truncated_frac": math.nan}) == []
+        assert (
+            monitor.update(step, {"loss/total": 1.0, "completion/truncated_frac": math.nan}) == []
+        )
 
 
 def test_the_documentation_has_every_rule_with_its_range() -> None:

@@ -29,12 +29,18 @@ def test_names_that_the_program_must_supply(source, names):
     ("items", "cases"),
     [
         (["result = f(10)", "assert result == 55"], ["result = f(10)\nassert result == 55"]),
-        (["import math", "assert f(1) == 1", "assert f(2) == math.pi"], ["import math\nassert f(1) == 1", None]),
+        (
+            ["import math", "assert f(1) == 1", "assert f(2) == math.pi"],
+            ["import math\nassert f(1) == 1", None],
+        ),
         (
             ["def check(n):\n    assert f(n)", "check(1)", "check(2)"],
             ["def check(n):\n    assert f(n)\ncheck(1)", None],
         ),
-        (["xs = []", "xs.append(f(1))", "assert xs == [1]"], ["xs = []\nxs.append(f(1))\nassert xs == [1]"]),
+        (
+            ["xs = []", "xs.append(f(1))", "assert xs == [1]"],
+            ["xs = []\nxs.append(f(1))\nassert xs == [1]"],
+        ),
         (["assert f(1)", "y = 3"], ["assert f(1)\ny = 3"]),
         (["import random\nrandom.seed(0)", "for n in (1, 2):\n    check = f(n)"], [None]),
         (["from numpy import testing", "testing.assert_equal(f(1), 2)"], [None]),
@@ -48,8 +54,19 @@ def test_lines_that_test_nothing_belong_to_the_next_case(items, cases):
 
 
 def test_a_case_is_alone_where_only_the_program_can_change_it():
-    items = ["import math\nassert f(1) == math.pi", "y = f(2)", "assert y == 3", "assert f(y) == 2", "check(f)"]
-    assert parse(items, "def check(g):\n    assert g(0) == 0").standalone == (True, True, False, False)
+    items = [
+        "import math\nassert f(1) == math.pi",
+        "y = f(2)",
+        "assert y == 3",
+        "assert f(y) == 2",
+        "check(f)",
+    ]
+    assert parse(items, "def check(g):\n    assert g(0) == 0").standalone == (
+        True,
+        True,
+        False,
+        False,
+    )
     assert parse(["assert f(k) == 1"], "k = 3").standalone == (False,)
 
 
@@ -78,5 +95,7 @@ def test_a_setup_that_is_no_python():
 
 
 def test_a_named_function_is_the_programs_whatever_its_name():
-    found = parse(["def check(g):\n    assert g([3, 1]) == [1, 3]\ncheck(sorted)"], function="sorted")
+    found = parse(
+        ["def check(g):\n    assert g([3, 1]) == [1, 3]\ncheck(sorted)"], function="sorted"
+    )
     assert found.names == ("sorted",)

@@ -17,7 +17,11 @@ GROW = "import sys, time; sys.stdin.read(1); block = bytearray(b'x') * (200 << 2
 
 
 def folders(name):
-    return [path for group in cgroups._parent_groups() for path in group.glob(f"ascent-{os.getpid()}-{name}")]
+    return [
+        path
+        for group in cgroups._parent_groups()
+        for path in group.glob(f"ascent-{os.getpid()}-{name}")
+    ]
 
 
 @pytest.fixture
@@ -35,7 +39,9 @@ def group():
 
 @pytest.mark.slow
 def test_the_kernel_ends_what_grows_too_large(group):
-    with subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         if not group.add_process(process.pid, Limits(memory_mb=64)):
             process.kill()
             pytest.skip("this user may not move processes here")
@@ -43,7 +49,9 @@ def test_the_kernel_ends_what_grows_too_large(group):
         said, _ = process.communicate(b"x", timeout=30)
     assert said == b"" and process.returncode == -signal.SIGKILL and group.hit_limit()
     # The next program starts from nothing.
-    with subprocess.Popen([sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert group.add_process(process.pid, Limits(memory_mb=512)) and not group.hit_limit()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"x")
@@ -55,9 +63,16 @@ def test_the_kernel_ends_what_grows_too_large(group):
 def test_children_that_are_there_come_along(group):
     fork = "import os, time; os.fork(); os.write(1, b'there\\n'); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", fork], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and [process.stdout.readline() for _ in range(2)] == [b"there\n"] * 2
+        assert (
+            process.stdout is not None
+            and [process.stdout.readline() for _ in range(2)] == [b"there\n"] * 2
+        )
         taken = group.add_process(process.pid, Limits())
-        members = [int(line) for folder in folders("test") for line in (folder / "cgroup.procs").read_text().split()]
+        members = [
+            int(line)
+            for folder in folders("test")
+            for line in (folder / "cgroup.procs").read_text().split()
+        ]
         for pid in members or [process.pid]:
             os.kill(pid, signal.SIGKILL)
     assert not taken or (len(members) == 2 and process.pid in members)

@@ -30,7 +30,9 @@ def test_an_old_bubblewrap_is_refused(monkeypatch, tmp_path):
 
 
 def test_the_command_line_leaves_nothing_in():
-    words = bwrap_command("bwrap", Interpreter.current(), Limits(), descriptors={"seccomp": 5}, inner=["-c", "pass"])
+    words = bwrap_command(
+        "bwrap", Interpreter.current(), Limits(), descriptors={"seccomp": 5}, inner=["-c", "pass"]
+    )
     for word in (
         "--unshare-user",
         "--unshare-pid",
@@ -40,14 +42,26 @@ def test_the_command_line_leaves_nothing_in():
         "--die-with-parent",
     ):
         assert word in words
-    bound = [words[n + 1] for n, word in enumerate(words) if word in ("--ro-bind", "--bind", "--ro-bind-try")]
+    bound = [
+        words[n + 1]
+        for n, word in enumerate(words)
+        if word in ("--ro-bind", "--bind", "--ro-bind-try")
+    ]
     devices = {words[n + 1] for n, word in enumerate(words) if word == "--dev-bind"}
-    assert "--bind" not in words and "--dev" not in words and devices == {"/dev/null", "/dev/random", "/dev/urandom"}
-    assert "/" not in bound and not any(name.startswith(("/home", "/proc", "/sys", "/dev")) for name in bound)
+    assert (
+        "--bind" not in words
+        and "--dev" not in words
+        and devices == {"/dev/null", "/dev/random", "/dev/urandom"}
+    )
+    assert "/" not in bound and not any(
+        name.startswith(("/home", "/proc", "/sys", "/dev")) for name in bound
+    )
     assert {"--seccomp", "5"} < set(words)
     # The root is closed last, when everything has its place in it.
     closed = [words[n + 1] for n, word in enumerate(words) if word == "--remount-ro"]
-    assert closed[-1] == "/" and words.index("--chdir") > len(words) - words[::-1].index("--remount-ro")
+    assert closed[-1] == "/" and words.index("--chdir") > len(words) - words[::-1].index(
+        "--remount-ro"
+    )
 
 
 def test_only_files_that_the_interpreter_loads_are_bound():
@@ -60,9 +74,13 @@ def test_only_files_that_the_interpreter_loads_are_bound():
     assert any(Path(name).name.startswith(("libc.", "ld-musl")) for _, name in pairs)
     assert not any(Path(name).stat().st_mode & 0o6000 for name, _ in pairs)
     for folder in folders:
-        assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000]
+        assert not [
+            path for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000
+        ]
         for packages in folder.rglob("*-packages"):
-            assert str(packages) in [words[n + 1] for n, word in enumerate(words) if word == "--tmpfs"]
+            assert str(packages) in [
+                words[n + 1] for n, word in enumerate(words) if word == "--tmpfs"
+            ]
 
 
 @pytest.mark.slow
@@ -91,7 +109,14 @@ def test_an_interpreter_that_cannot_say_what_it_loads(monkeypatch, tmp_path):
 
 
 def test_the_environment_holds_nothing_of_ours():
-    assert set(environment("/x")) == {"HOME", "TMPDIR", "PATH", "LANG", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"}
+    assert set(environment("/x")) == {
+        "HOME",
+        "TMPDIR",
+        "PATH",
+        "LANG",
+        "PYTHONHASHSEED",
+        "MALLOC_ARENA_MAX",
+    }
 
 
 def test_who_can_walk_to_a_file(tmp_path):

@@ -88,7 +88,13 @@ def held_by(source):
     from ascent.sandbox.memory import used_bytes
 
     def measured(text):
-        words = [sys.executable, "-I", "-S", "-c", f"import os, time\n{text}\nos.write(1, b'x')\ntime.sleep(60)"]
+        words = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import os, time\n{text}\nos.write(1, b'x')\ntime.sleep(60)",
+        ]
         with subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0) as process:
             try:
                 assert process.stdout is not None and process.stdout.read(1) == b"x"
@@ -106,8 +112,16 @@ def held_by(source):
     [
         ("block = bytearray(b'x') * (50 << 20)", 50, 53),
         # A child's copy counts again, and so do a child's child and the process itself.
-        ("block = bytearray(b'x') * (20 << 20)\nif os.fork() == 0: time.sleep(60)\ntime.sleep(0.2)", 40, 60),
-        ("held = [os.pipe() for _ in range(40)]", 80 * 16 * os.sysconf("SC_PAGE_SIZE") / MEGABYTE, 10),
+        (
+            "block = bytearray(b'x') * (20 << 20)\nif os.fork() == 0: time.sleep(60)\ntime.sleep(0.2)",
+            40,
+            60,
+        ),
+        (
+            "held = [os.pipe() for _ in range(40)]",
+            80 * 16 * os.sysconf("SC_PAGE_SIZE") / MEGABYTE,
+            10,
+        ),
         # A page in each gigabyte: a page of tables and one of the next level.
         (
             "import mmap, ctypes\nm = ctypes.CDLL(None).mmap\nm.restype = ctypes.c_void_p\n"
@@ -121,7 +135,9 @@ def held_by(source):
     ids=["pages", "children", "pipes", "tables"],
 )
 def test_what_is_counted(source, least, most):
-    assert least - 0.5 <= held_by(source) <= most + 0.5  # two processes differ by a few pages anyway
+    assert (
+        least - 0.5 <= held_by(source) <= most + 0.5
+    )  # two processes differ by a few pages anyway
 
 
 def test_a_process_that_is_gone_holds_nothing():

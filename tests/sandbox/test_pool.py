@@ -43,7 +43,9 @@ def test_late_and_dead_workers_are_replaced(pool):
     start = time.monotonic()
     answers = pool.map(["hang", "die", "a", "b", "c", "d"], 1.0)
     assert (
-        isinstance(answers[0], WorkerTimeout) and isinstance(answers[1], WorkerDied) and "status 3" in str(answers[1])
+        isinstance(answers[0], WorkerTimeout)
+        and isinstance(answers[1], WorkerDied)
+        and "status 3" in str(answers[1])
     )
     assert [answer[0] for answer in answers[2:]] == ["a", "b", "c", "d"]
     assert time.monotonic() - start < 10
@@ -71,7 +73,8 @@ def test_closed_and_empty_pools():
 def test_workers_live_longer_than_the_threads_that_ask_them():
     """To the kernel a thread is a parent, and `signal_ready` asks to end with it; `map` has threads for each call."""
     echo = ECHO.replace(
-        'print(json.dumps({"ready": True}), flush=True)', "from ascent.sandbox.pool import signal_ready; signal_ready()"
+        'print(json.dumps({"ready": True}), flush=True)',
+        "from ascent.sandbox.pool import signal_ready; signal_ready()",
     )
     assert echo != ECHO
     with Pool(lambda slot: [sys.executable, "-c", echo], 1) as pool:

@@ -21,7 +21,15 @@ from tests.sandbox.hostile import hostile
 from tests.wall_clock import wall_clock
 
 EXPECTED = 48271934
-LIMITS = Limits(wall_seconds=2.0, test_seconds=1.0, cpu_seconds=2, memory_mb=256, processes=12, file_mb=16, temp_mb=32)
+LIMITS = Limits(
+    wall_seconds=2.0,
+    test_seconds=1.0,
+    cpu_seconds=2,
+    memory_mb=256,
+    processes=12,
+    file_mb=16,
+    temp_mb=32,
+)
 BRIEF = replace(LIMITS, wall_seconds=0.8, test_seconds=0.4)  # long enough to get nothing right
 # The program's wall clock, and the time to start and kill up to two sandboxes while other work runs.
 SLACK = 8.0
@@ -30,7 +38,11 @@ SUITES = {
     "stdio": Suite.stdio([("7\n", f"{EXPECTED}\n"), ("8\n", f"{EXPECTED + 1}\n")]),
     "calls": Suite.calls("solve", [((7,), EXPECTED), ((8,), EXPECTED + 1)]),
     "asserts": Suite.asserts(
-        [f"assert solve(7) == {EXPECTED}", f"assert not solve(8) != {EXPECTED + 1}", f"check(7, {EXPECTED})"],
+        [
+            f"assert solve(7) == {EXPECTED}",
+            f"assert not solve(8) != {EXPECTED + 1}",
+            f"check(7, {EXPECTED})",
+        ],
         setup="def check(n, want):\n    assert sorted([solve(n)]) == [want] and want in {solve(n)}",
     ),
 }
@@ -60,7 +72,13 @@ class Host(NamedTuple):
         temp = [name for name in left if Path(tempfile.gettempdir(), name).exists()]
         roots = sorted(os.listdir("/")), os.stat("/").st_mode
         texts = [Path(name).read_bytes() for name in ("/etc/passwd", os.__file__)]
-        return {"files": files, "temp": temp, "roots": roots, "texts": texts, "name": socket.gethostname()}
+        return {
+            "files": files,
+            "temp": temp,
+            "roots": roots,
+            "texts": texts,
+            "name": socket.gethostname(),
+        }
 
 
 def strangers() -> list[int]:
@@ -85,10 +103,18 @@ def host(tmp_path_factory):
     canary = tmp_path_factory.mktemp("canary")
     (canary / "secret.txt").write_text("the secret")
     for path in (canary, *canary.parents):
-        if path.owner() == Path.home().owner() and path != Path("/tmp") and str(path).startswith("/tmp/"):
+        if (
+            path.owner() == Path.home().owner()
+            and path != Path("/tmp")
+            and str(path).startswith("/tmp/")
+        ):
             path.chmod(0o777)  # open to everyone, so that only the sandbox can keep a program out
     heard: list[str] = []
-    servers = [socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+    servers = [
+        socket.create_server(("127.0.0.1", 0)),
+        socket.socket(socket.AF_UNIX),
+        socket.socket(socket.AF_UNIX),
+    ]
     abstract = f"ascent-test-{os.getpid()}"
     servers[1].bind(str(canary / "socket"))
     servers[2].bind(f"\0{abstract}")
@@ -96,9 +122,16 @@ def host(tmp_path_factory):
         server.listen() if server.family == socket.AF_UNIX else None
         threading.Thread(target=_listen, args=(server, heard), daemon=True).start()
     port = servers[0].getsockname()[1]
-    names = {"SECRET": str(canary / "secret.txt"), "CANARY": str(canary), "PORT": str(port), "ABSTRACT": abstract}
+    names = {
+        "SECRET": str(canary / "secret.txt"),
+        "CANARY": str(canary),
+        "PORT": str(port),
+        "ABSTRACT": abstract,
+    }
     os.environ["ASCENT_TEST_TOKEN"] = "token-of-the-host"
-    yield Host({**names, "TOKEN": "token-of-the-host", "DETCEPXE": str(EXPECTED)[::-1]}, canary, heard)
+    yield Host(
+        {**names, "TOKEN": "token-of-the-host", "DETCEPXE": str(EXPECTED)[::-1]}, canary, heard
+    )
     del os.environ["ASCENT_TEST_TOKEN"]
     for server in servers:
         server.close()
@@ -159,7 +192,11 @@ def test_an_honest_program_passes_the_same_tests():
         verdicts = sandbox.grade([(HONEST, suite) for suite in SUITES.values()])
     finally:
         sandbox.close()
-    assert [verdict.passed for verdict in verdicts] == [(True, True), (True, True), (True, True, True)]
+    assert [verdict.passed for verdict in verdicts] == [
+        (True, True),
+        (True, True),
+        (True, True, True),
+    ]
 
 
 @needs_bubblewrap
@@ -175,7 +212,9 @@ def test_an_honest_program_passes_the_same_tests():
 def test_a_program_has_no_arguments(reading):
     """The driver's own would be files to read, or unknown options."""
     sandbox = Sandbox(workers=1)
-    (verdict,) = sandbox.grade([(f"{reading}\nprint(int(lines[0]) * 2)", Suite.stdio([("5\n", "10\n")]))])
+    (verdict,) = sandbox.grade(
+        [(f"{reading}\nprint(int(lines[0]) * 2)", Suite.stdio([("5\n", "10\n")]))]
+    )
     sandbox.close()
     assert verdict.passed == (True,)
 
@@ -184,12 +223,22 @@ def test_a_program_has_no_arguments(reading):
 @pytest.mark.slow
 def test_what_ended_a_program_is_said(host):
     programs = hostile(host.names)
-    wanted = {"endless_sleep": "time", "memory_bomb_children": "memory", "huge_output": None, "exit_hard": None}
-    sandbox = Sandbox(workers=1, limits=replace(LIMITS, wall_seconds=6, test_seconds=5, cpu_seconds=20))
+    wanted = {
+        "endless_sleep": "time",
+        "memory_bomb_children": "memory",
+        "huge_output": None,
+        "exit_hard": None,
+    }
+    sandbox = Sandbox(
+        workers=1, limits=replace(LIMITS, wall_seconds=6, test_seconds=5, cpu_seconds=20)
+    )
     found = {name: sandbox.run(programs[name]) for name in wanted}
     (loud,) = sandbox.grade([("print('x' * 3_000_000)", SUITES["stdio"])])
     sandbox.close()
-    assert {name: output.error for name, output in found.items()} == {**wanted, "huge_output": "output"}
+    assert {name: output.error for name, output in found.items()} == {
+        **wanted,
+        "huge_output": "output",
+    }
     assert loud.reason == "output" and loud.fraction == 0
 
 
@@ -200,8 +249,12 @@ def test_what_ended_a_program_is_said(host):
 def test_programs_die_with_their_worker():
     """Killed without a chance to clean up, as the kernel does when memory runs out: nothing stays behind."""
     endless = "import os\nfor _ in range(3):\n    os.fork()\nwhile True: pass"
-    sandbox = Sandbox(workers=1, limits=replace(LIMITS, wall_seconds=60, test_seconds=60, cpu_seconds=60))
-    process = sandbox._pool._workers[0]._process  # by its own number: the smallest one may belong to another
+    sandbox = Sandbox(
+        workers=1, limits=replace(LIMITS, wall_seconds=60, test_seconds=60, cpu_seconds=60)
+    )
+    process = sandbox._pool._workers[
+        0
+    ]._process  # by its own number: the smallest one may belong to another
     assert process is not None and process.pid in strangers()
     try:
         with ThreadPoolExecutor(1) as thread:
@@ -242,6 +295,10 @@ def fake_bubblewrap(folder, monkeypatch, text):
 @pytest.mark.slow
 @wall_clock
 def test_a_machine_that_forbids_namespaces_is_refused_at_once(tmp_path, monkeypatch):
-    fake_bubblewrap(tmp_path, monkeypatch, "echo bwrap: No permissions to create new namespace >&2; exit 1")
-    with pytest.raises(ValueError, match=r"does not work on this machine: .*No permissions to create new namespace"):
+    fake_bubblewrap(
+        tmp_path, monkeypatch, "echo bwrap: No permissions to create new namespace >&2; exit 1"
+    )
+    with pytest.raises(
+        ValueError, match=r"does not work on this machine: .*No permissions to create new namespace"
+    ):
         Sandbox(workers=1)

@@ -17,7 +17,9 @@ EPERM, NO_FAMILY, UNKNOWN = ERRNO | errno.EPERM, ERRNO | errno.EAFNOSUPPORT, ERR
 
 def run(machine, number, *arguments, audit=None):
     """What the kernel would answer to a call."""
-    data = struct.pack("<II", number, MACHINES[machine].audit if audit is None else audit) + b"\0" * 8
+    data = (
+        struct.pack("<II", number, MACHINES[machine].audit if audit is None else audit) + b"\0" * 8
+    )
     data += struct.pack("<6Q", *arguments, *[0] * (6 - len(arguments)))
     code = program(machine)
     lines = [struct.unpack_from("<HBBI", code, 8 * n) for n in range(len(code) // 8)]
@@ -60,17 +62,33 @@ class TestFilter:
         call = seccomp.CLONE[MACHINES[machine].column]
         assert run(machine, call, 0x01200011) == ALLOW  # what fork asks for
         assert run(machine, call, 0x003D0F00) == ALLOW  # what a new thread asks for
-        for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        for flag in (
+            0x00020000,
+            0x02000000,
+            0x04000000,
+            0x08000000,
+            0x10000000,
+            0x20000000,
+            0x40000000,
+        ):
             assert run(machine, call, flag | 17) == EPERM
         assert run(machine, 435) == UNKNOWN  # clone3, whose flags cannot be seen
 
     def test_what_is_younger_than_the_list_is_unknown(self, machine):
         first = seccomp.FIRST_NEW[MACHINES[machine].column]
-        known = {number for pair in REFUSED.values() if (number := pair[MACHINES[machine].column]) is not None}
+        known = {
+            number
+            for pair in REFUSED.values()
+            if (number := pair[MACHINES[machine].column]) is not None
+        }
         assert max(known) < first
         # pidfd_open, io_uring_setup, open_tree, landlock_create_ruleset, memfd_secret, and what nobody has thought of
-        assert {run(machine, number) for number in (first, 434, 425, 428, 444, 447, 480, 1 << 20)} == {UNKNOWN}
-        assert {run(machine, number) for number in (436, 439, 452)} == {ALLOW}  # what libc calls first
+        assert {
+            run(machine, number) for number in (first, 434, 425, 428, 444, 447, 480, 1 << 20)
+        } == {UNKNOWN}
+        assert {run(machine, number) for number in (436, 439, 452)} == {
+            ALLOW
+        }  # what libc calls first
 
     def test_shared_and_huge_memory_without_a_file(self, machine):
         call = seccomp.MMAP[MACHINES[machine].column]
@@ -78,23 +96,35 @@ class TestFilter:
         def mapped(flags):
             return run(machine, call, 0, 4096, 3, flags)
 
-        assert mapped(0x22) == mapped(0x20022) == ALLOW  # private: what an allocator asks for, and a thread's stack
-        assert mapped(0x01) == mapped(0x02) == mapped(0x812) == ALLOW  # a file, shared or private; a library
+        assert (
+            mapped(0x22) == mapped(0x20022) == ALLOW
+        )  # private: what an allocator asks for, and a thread's stack
+        assert (
+            mapped(0x01) == mapped(0x02) == mapped(0x812) == ALLOW
+        )  # a file, shared or private; a library
         assert mapped(0x21) == mapped(0x8021) == mapped(0x23) == EPERM
         assert mapped(0x40022) == mapped(0x40002) == EPERM
 
     def test_larger_pipes_and_sockets_and_locks_on_ranges(self, machine):
-        fcntl, setsockopt = (calls[MACHINES[machine].column] for calls in (seccomp.FCNTL, seccomp.SETSOCKOPT))
+        fcntl, setsockopt = (
+            calls[MACHINES[machine].column] for calls in (seccomp.FCNTL, seccomp.SETSOCKOPT)
+        )
         assert {run(machine, fcntl, 3, number) for number in (1031, 6, 7, 37, 38)} == {EPERM}
         # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC, F_GETPIPE_SZ
-        assert {run(machine, fcntl, 3, number) for number in (0, 1, 2, 3, 4, 5, 1030, 1032)} == {ALLOW}
+        assert {run(machine, fcntl, 3, number) for number in (0, 1, 2, 3, 4, 5, 1030, 1032)} == {
+            ALLOW
+        }
         assert {run(machine, setsockopt, 3, 1, number) for number in (7, 32, 26, 50)} == {EPERM}
-        assert {run(machine, setsockopt, 3, 1, number) for number in (2, 16, 20)} == {ALLOW}  # SO_REUSEADDR and others
+        assert {run(machine, setsockopt, 3, 1, number) for number in (2, 16, 20)} == {
+            ALLOW
+        }  # SO_REUSEADDR and others
 
     def test_options_of_a_process_are_a_short_list(self, machine):
         call = seccomp.PRCTL[MACHINES[machine].column]
         assert {run(machine, call, number) for number in (1, 15, 16, 38)} == {ALLOW}
-        unknown = {run(machine, call, number) for number in (4, 22, 35, 41, 67, 78, 0x53564D41, 1000)}
+        unknown = {
+            run(machine, call, number) for number in (4, 22, 35, 41, 67, 78, 0x53564D41, 1000)
+        }
         assert unknown == {ERRNO | errno.EINVAL}
 
     def test_nobody_types_into_the_terminal(self, machine):
@@ -162,7 +192,10 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.machine() not in MACHINES or sys.platform != "linux", reason="no filter for this machine")
+@pytest.mark.skipif(
+    platform.machine() not in MACHINES or sys.platform != "linux",
+    reason="no filter for this machine",
+)
 def test_the_kernel_takes_the_filter_and_the_interpreter_lives_with_it():
     column = MACHINES[platform.machine()].column
     calls = {name: pair[column] for name, pair in REFUSED.items() if pair[column] is not None}

@@ -27,7 +27,9 @@ def solve():
 @pytest.fixture
 def session():
     interpreter, limits = Interpreter.current(), Limits(memory_mb=128)
-    session = Session("program", limits, mode="none", bwrap="", interpreter=interpreter, source=driver_source())
+    session = Session(
+        "program", limits, mode="none", bwrap="", interpreter=interpreter, source=driver_source()
+    )
     yield session
     session.close()
 
@@ -38,7 +40,9 @@ def test_a_program_is_ended_while_nobody_waits_for_it(session):
     message = {"op": "load", "source": CHILDREN, "prelude": "", "define": True}
     assert "value" in session.ask(message, 10)
     root, until = session._process.pid, time.monotonic() + 20
-    while alive(root) and time.monotonic() < until:  # its answer is read meanwhile, by somebody who does not listen
+    while (
+        alive(root) and time.monotonic() < until
+    ):  # its answer is read meanwhile, by somebody who does not listen
         time.sleep(0.01)
     assert not alive(root)
     with pytest.raises(ProgramEnded, match="MB in all, more than 128") as ended:

@@ -30,4 +30,6 @@ def test_a_box_tells_when_it_is_filled() -> None:
     told = threading.Event()
     box = BackgroundCall(lambda: 1 / 0, name="x", done=told.set)
     assert told.wait(5) and box.wait(0)
-    assert box.error is not None and error_summary(box.error) == "ZeroDivisionError: division by zero"
+    assert (
+        box.error is not None and error_summary(box.error) == "ZeroDivisionError: division by zero"
+    )

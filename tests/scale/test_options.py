@@ -21,9 +21,16 @@ def test_a_rank_has_torchruns_variables_and_its_own_gpus(monkeypatch: pytest.Mon
     monkeypatch.setenv(LAUNCH, "of another run")
     found = rank_environment(1, 4, "10.0.0.2", 29500, threads=2, given={"ASCENT_SERVER_KEY": "k"})
     expected = {
-        "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.2",
-        "MASTER_PORT": "29500", "OMP_NUM_THREADS": "2", "HF_TOKEN": "secret", "ASCENT_SERVER_KEY": "k",
-    }  # fmt: skip
+        "RANK": "1",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "10.0.0.2",
+        "MASTER_PORT": "29500",
+        "OMP_NUM_THREADS": "2",
+        "HF_TOKEN": "secret",
+        "ASCENT_SERVER_KEY": "k",
+    }
     assert expected.items() <= found.items()
     assert LAUNCH not in found and "PATH" not in found
 
@@ -99,7 +106,9 @@ def test_reward_workers_that_would_do_nothing_are_refused(words: list[str], mess
     with pytest.raises(ValueError, match=message):
         refuse_idle_reward_workers(plan, 2)
     beside = ["rewards=[{use: verifier}, {use: mathematics}]"]
-    refuse_idle_reward_workers(resolve(load_config("grpo", ["model=tiny:llama", "data=arithmetic:64", *beside])), 2)
+    refuse_idle_reward_workers(
+        resolve(load_config("grpo", ["model=tiny:llama", "data=arithmetic:64", *beside])), 2
+    )
 
 
 def test_a_launch_of_another_run_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +117,13 @@ def test_a_launch_of_another_run_is_not_passed_on(monkeypatch: pytest.MonkeyPatc
     for name, value in other.environment().items():
         monkeypatch.setenv(name, value)
     assert RewardLaunch.of_environment() == other
-    assert not other.environment().keys() & rank_environment(0, 1, "a", 1, threads=1, given={}).keys()
-    assert own.environment().items() <= rank_environment(0, 1, "a", 1, threads=1, given=own.environment()).items()
+    assert (
+        not other.environment().keys() & rank_environment(0, 1, "a", 1, threads=1, given={}).keys()
+    )
+    assert (
+        own.environment().items()
+        <= rank_environment(0, 1, "a", 1, threads=1, given=own.environment()).items()
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

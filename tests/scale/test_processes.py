@@ -39,7 +39,9 @@ def test_a_rank_reports_its_output_and_status(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_on_the_node_is_said() -> None:
-    with pytest.raises(ValueError, match=r"/nowhere is not on the node 127\.0\.0\.1; start the run from a folder"):
+    with pytest.raises(
+        ValueError, match=r"/nowhere is not on the node 127\.0\.0\.1; start the run from a folder"
+    ):
         RankProcess("127.0.0.1").start(["--version"], {}, "/nowhere")
 
 
@@ -54,7 +56,16 @@ time.sleep(600)
 def supervised(folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """A supervisor whose parent is this process, and a child that saves on SIGINT."""
     process = subprocess.Popen(
-        [sys.executable, supervise.__file__, *options, str(os.getpid()), sys.executable, "-c", CHILD], cwd=folder
+        [
+            sys.executable,
+            supervise.__file__,
+            *options,
+            str(os.getpid()),
+            sys.executable,
+            "-c",
+            CHILD,
+        ],
+        cwd=folder,
     )
     wait_for(lambda: (folder / "child").exists() and (folder / "child").read_text(), 60)
     return process
@@ -73,7 +84,9 @@ def test_signals_are_passed_on_and_the_process_ends_when_it_likes(tmp_path: Path
     assert process.wait(60) == 7 and (tmp_path / "saved").exists()
 
 
-@pytest.mark.parametrize(("options", "number"), [(["--forward"], signal.SIGHUP), ([], signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("options", "number"), [(["--forward"], signal.SIGHUP), ([], signal.SIGTERM)]
+)
 def test_the_signal_that_ends_it(options: list[str], number: int, tmp_path: Path) -> None:
     process = supervised(tmp_path, *options)
     process.send_signal(number)
@@ -81,7 +94,9 @@ def test_the_signal_that_ends_it(options: list[str], number: int, tmp_path: Path
     assert not is_running(int((tmp_path / "child").read_text()))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal for the death of a parent")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems have no signal for the death of a parent"
+)
 def test_a_killed_supervisor_takes_the_process_with_it(tmp_path: Path) -> None:
     process = supervised(tmp_path)
     process.kill()
@@ -106,10 +121,16 @@ def test_a_sampler_answers_and_its_death_is_known(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_sampler_that_cannot_start_says_why(tmp_path: Path) -> None:
     sampler = SamplerServer(
-        WantedServers(str(tmp_path / "nothing"), "float32", 64), "k", str(tmp_path / "log"), 1, "127.0.0.1"
+        WantedServers(str(tmp_path / "nothing"), "float32", 64),
+        "k",
+        str(tmp_path / "log"),
+        1,
+        "127.0.0.1",
     )
     try:
         wait_for(lambda: sampler.status().ended, 120)
-        assert "ends with" in str(sampler.status().ended) and "nothing" in str(sampler.status().ended)
+        assert "ends with" in str(sampler.status().ended) and "nothing" in str(
+            sampler.status().ended
+        )
     finally:
         sampler.close()

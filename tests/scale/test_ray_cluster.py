@@ -84,7 +84,9 @@ def test_ray_address_is_used(address: str, toy: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("RAY_ADDRESS", address)
     said: list[str] = []
     assert connected(said) == [address, "shut down"]
-    assert said[:-1] == (["connecting to the Ray cluster at head:1 (RAY_ADDRESS)"] if address == "head:1" else [])
+    assert said[:-1] == (
+        ["connecting to the Ray cluster at head:1 (RAY_ADDRESS)"] if address == "head:1" else []
+    )
 
 
 def test_why_a_cluster_cannot_be_used_is_said(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +106,9 @@ def test_a_cluster_that_has_ended_is_given_up(toy: Path, monkeypatch: pytest.Mon
     (toy / "current").write_text("gone:1")
     said.clear()
     assert connected(said) == ["local", "shut down"]
-    assert said[1].startswith("the Ray cluster of this machine does not answer within 1 s; it has probably ended")
+    assert said[1].startswith(
+        "the Ray cluster of this machine does not answer within 1 s; it has probably ended"
+    )
 
 
 def test_an_attempt_that_is_given_up_leaves_no_process(toy: Path) -> None:

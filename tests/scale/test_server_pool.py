@@ -37,7 +37,9 @@ class World:
         self.samplers: list[Toy] = []
         self.said: list[str] = []
         self.placed = True
-        self.pool = ServerPool("sampler", self.start, self.said.append, lambda: "each asks for 1 CPU")
+        self.pool = ServerPool(
+            "sampler", self.start, self.said.append, lambda: "each asks for 1 CPU"
+        )
 
     def start(self, number: int) -> Toy:
         self.samplers.append(Toy(number, self.placed))
@@ -89,7 +91,10 @@ def test_samplers_that_never_start_end_it_with_the_reason(world: World) -> None:
         found = world.pool.update(1)
         world.samplers[-1].die()
     assert len(world.samplers) == 5
-    assert found.error == "5 samplers in a row did not start; the last: sampler 5 on node failed: it was killed"
+    assert (
+        found.error
+        == "5 samplers in a row did not start; the last: sampler 5 on node failed: it was killed"
+    )
 
 
 def test_those_that_worked_may_die_as_often_as_they_like(world: World) -> None:
@@ -101,13 +106,17 @@ def test_those_that_worked_may_die_as_often_as_they_like(world: World) -> None:
     assert len(world.samplers) == 20
 
 
-def test_servers_without_a_node_are_said_with_what_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_without_a_node_are_said_with_what_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "FIRST_NOTE", 0.0)
     monkeypatch.setattr(progress, "SECOND_NOTE", 3600.0)
     world.placed = False
     for _ in range(3):
         world.pool.update(2)
-    assert re.fullmatch(r"no room for sampler 1, 2 for 0 s, since [0-9:]+; each asks for 1 CPU", world.said[0])
+    assert re.fullmatch(
+        r"no room for sampler 1, 2 for 0 s, since [0-9:]+; each asks for 1 CPU", world.said[0]
+    )
     for each in world.samplers:
         each.now = Status("node")
     world.pool.update(2)

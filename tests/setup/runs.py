@@ -14,7 +14,12 @@ from ascent.plan import Plan, find_row, resolve
 TINY: dict[str, Any] = {
     "algorithm": "sft",
     "model": {"policy": "tiny:llama", "dtype": "float32"},
-    "data": {"train": "arithmetic:64", "evaluate": "arithmetic@heldout:8", "batch_size": 16, "max_tokens": 64},
+    "data": {
+        "train": "arithmetic:64",
+        "evaluate": "arithmetic@heldout:8",
+        "batch_size": 16,
+        "max_tokens": 64,
+    },
     "update": {"learning_rate": 3e-3, "tokens_per_microbatch": 512},
     "run": {"steps": 4, "save_every": 2, "evaluate_every": 2},
 }
@@ -28,7 +33,9 @@ def tiny_plan(**changes: Any) -> Plan:
     if recipe["data"].get("on_policy_fraction", row.defaults.get("data.on_policy_fraction")):
         recipe = merge_configs({"rollouts": {"max_new_tokens": 8}}, recipe)
     if row.source == "steps":
-        recipe = merge_configs(recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}})
+        recipe = merge_configs(
+            recipe, {"data": {"train": "running_sum:64", "evaluate": "running_sum@heldout:8"}}
+        )
     return resolve(validate(recipe))
 
 

@@ -19,7 +19,12 @@ from ascent.parallel.ranks import SINGLE
 from ascent.setup import arithmetic
 from ascent.setup.arithmetic import with_arithmetic
 
-RECIPE = {"algorithm": "grpo", "model.policy": "tiny:qwen2", "model.dtype": "bfloat16", "data.train": "arithmetic:8"}
+RECIPE = {
+    "algorithm": "grpo",
+    "model.policy": "tiny:qwen2",
+    "model.dtype": "bfloat16",
+    "data.train": "arithmetic:8",
+}
 REWARDS = {"rewards": ["exact"]}
 
 
@@ -53,11 +58,16 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"rollouts.engine": "hf"}, "fast"),
         ({"algorithm": "sft"}, "fast"),
         ({"model.arithmetic": "fast"}, "fast"),
-        ({"model.arithmetic": "exact", "model.policy": "tiny:gemma3"}, "exact"),  # refused when it is loaded
+        (
+            {"model.arithmetic": "exact", "model.policy": "tiny:gemma3"},
+            "exact",
+        ),  # refused when it is loaded
     ],
     ids=str,
 )
-def test_auto_is_exact_where_it_is_proven(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_auto_is_exact_where_it_is_proven(
+    changes: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
     assert decided(changes, tmp_path) == expected
 
 
@@ -79,19 +89,30 @@ def test_without_a_gpu_it_is_fast_and_recorded_as_such(tmp_path: Path) -> None:
     run = ascent.train(
         RECIPE | {"model.arithmetic": "auto", "model.dtype": "float32", "run.steps": 1, **REWARDS},
         {"rollouts.max_new_tokens": 2, "rollouts.prompts_per_step": 2, "rollouts.group_size": 2},
-        run=tmp_path / "run", progress=False, say=lambda text: None,
-    )  # fmt: skip
+        run=tmp_path / "run",
+        progress=False,
+        say=lambda text: None,
+    )
     assert "arithmetic: fast" in run.config
     config = tmp_path / "run" / "config.yaml"
-    config.write_text(run.config.replace("arithmetic: fast", "arithmetic: auto").replace("steps: 1", "steps: 2"))
+    config.write_text(
+        run.config.replace("arithmetic: fast", "arithmetic: auto").replace("steps: 1", "steps: 2")
+    )
     ascent.resume(tmp_path / "run", progress=False, say=said.append)
-    assert any("run.steps 1 -> 2" in line for line in said) and not any("model.arithmetic" in line for line in said)
-    assert ascent.Policy("tiny:llama", overrides=["model.arithmetic=auto"]).config.model.arithmetic == "fast"
+    assert any("run.steps 1 -> 2" in line for line in said) and not any(
+        "model.arithmetic" in line for line in said
+    )
+    assert (
+        ascent.Policy("tiny:llama", overrides=["model.arithmetic=auto"]).config.model.arithmetic
+        == "fast"
+    )
 
 
 @pytest.mark.parametrize("family", PROVEN)
 def test_what_is_proven_of_a_family(family: str) -> None:
-    config = AutoConfig.for_model(family, hidden_size=64, num_attention_heads=4, head_dim=16, sliding_window=None)
+    config = AutoConfig.for_model(
+        family, hidden_size=64, num_attention_heads=4, head_dim=16, sliding_window=None
+    )
     assert is_proven(config)
     config.head_dim = 256
     assert not is_proven(config)

@@ -54,7 +54,9 @@ def test_each_thing_that_a_function_uses_counts_under_its_name(tmp_path: Path) -
         (BASE.replace("math.pi", "math.e"), {"f"}),
     ):
         now = content(tmp_path, changed)
-        assert {name for name in {**base, **now} if base.get(name) != now.get(name)} == names, changed
+        assert {name for name in {**base, **now} if base.get(name) != now.get(name)} == names, (
+            changed
+        )
 
 
 def test_closures_partials_instances_and_patterns() -> None:
@@ -79,8 +81,12 @@ def test_closures_partials_instances_and_patterns() -> None:
         return k
 
     makers: tuple[Callable[[Any], Any], ...] = (
-        closing, Held, lambda n: pattern(str(n)), lambda n: functools.partial(take, k=n), lambda n: closing(n).__call__
-    )  # fmt: skip
+        closing,
+        Held,
+        lambda n: pattern(str(n)),
+        lambda n: functools.partial(take, k=n),
+        lambda n: closing(n).__call__,
+    )
     for make in makers:
         assert code_content(make(1)) == code_content(make(1))
         assert code_content(make(1))[0] != code_content(make(2))[0]
@@ -93,11 +99,18 @@ def test_a_module_of_ones_own_counts_by_its_files(tmp_path: Path) -> None:
         for value in (1, 2):
             sys.modules.pop("own_helpers", None)
             (tmp_path / "own_helpers.py").write_text(f"def value():\n    return {value}\n")
-            found.append(content(tmp_path, "import own_helpers\ndef f(rollout):\n    return own_helpers.value()\n"))
+            found.append(
+                content(
+                    tmp_path,
+                    "import own_helpers\ndef f(rollout):\n    return own_helpers.value()\n",
+                )
+            )
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("own_helpers", None)
-    assert found[0]["own_helpers.py"] != found[1]["own_helpers.py"] and found[0]["f"] == found[1]["f"]
+    assert (
+        found[0]["own_helpers.py"] != found[1]["own_helpers.py"] and found[0]["f"] == found[1]["f"]
+    )
 
 
 LOCK = threading.Lock()
@@ -139,7 +152,9 @@ def test_caches_dispatch_slots_and_imports_inside_a_function_count(tmp_path: Pat
         "def f(rollout):\n    return Limit().most\n",
     )
     for text in texts:
-        one, again, two = (content(tmp_path, text.replace("VALUE", value)) for value in ("1", "1", "2"))
+        one, again, two = (
+            content(tmp_path, text.replace("VALUE", value)) for value in ("1", "1", "2")
+        )
         assert one == again != two, text
     inside = "def f(rollout):\n    from inner_helpers import value\n    return value()\n"
     found = []
@@ -150,7 +165,9 @@ def test_caches_dispatch_slots_and_imports_inside_a_function_count(tmp_path: Pat
 
 
 def test_what_answers_every_name_and_what_only_looks_like_dispatch_are_described() -> None:
-    proxy = xmlrpc.client.ServerProxy("http://localhost:1")  # has an attribute of any name, each of which has too
+    proxy = xmlrpc.client.ServerProxy(
+        "http://localhost:1"
+    )  # has an attribute of any name, each of which has too
     sparse = torch.eye(2).to_sparse()
 
     def f(rollout: Any) -> Any:

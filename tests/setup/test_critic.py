@@ -28,15 +28,29 @@ from ascent.update.learner import fingerprint
 from tests.end_to_end.crashing import REWARD
 
 SETTINGS: dict[str, Any] = {
-    "algorithm": "ppo", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": [{"use": REWARD}],
-    "rollouts.prompts_per_step": 4, "rollouts.max_new_tokens": 5, "update.learning_rate": 1e-3, "update.epochs": 2,
-    "run.steps": 3, "run.save_every": 1, "run.keep": 3,
-}  # fmt: skip
+    "algorithm": "ppo",
+    "model.policy": "tiny:llama",
+    "data.train": "sort_digits:8",
+    "rewards": [{"use": REWARD}],
+    "rollouts.prompts_per_step": 4,
+    "rollouts.max_new_tokens": 5,
+    "update.learning_rate": 1e-3,
+    "update.epochs": 2,
+    "run.steps": 3,
+    "run.save_every": 1,
+    "run.keep": 3,
+}
 VALUES, SCORES = frozenset({"values_T"}), frozenset({"scores_B"})
 
 
 def plan(**more: Any) -> Plan:
-    return resolve(validate(nest_keys({**SETTINGS, **{key.replace("__", "."): value for key, value in more.items()}})))
+    return resolve(
+        validate(
+            nest_keys(
+                {**SETTINGS, **{key.replace("__", "."): value for key, value in more.items()}}
+            )
+        )
+    )
 
 
 def quiet(text: str) -> None: ...
@@ -54,8 +68,13 @@ def reward_model(folder: Path, *, mean: float = 0.7) -> Path:
 def test_from_the_policy_it_has_the_policys_trunk_and_values_of_0(tmp_path: Path) -> None:
     policy = load_policy(plan(), tmp_path)
     critic, said = critic_of(plan(), tmp_path, policy)
-    ours, theirs = policy.module.base_model.state_dict(), critic.model.module.base_model.state_dict()
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = (
+        policy.module.base_model.state_dict(),
+        critic.model.module.base_model.state_dict(),
+    )
+    assert ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
     assert not critic.model.module.score.weight.any()
     assert critic.model.notes[-1] == "the scalar head is new: all values are 0"
     assert said == "the critic starts as model.policy tiny:llama, with a new head: all values are 0"
@@ -77,9 +96,15 @@ def test_from_the_reward_model_it_values_an_ended_answer_as_rewards_do(tmp_path:
     )
     tokens = rendered.tokens.tolist()
     with torch.no_grad():
-        assert float(scored.outputs(_packed(tokens), SCORES)["scores_B"]) - 0.7 == pytest.approx(served, abs=1e-6)
-        assert float(critic.outputs(_packed(tokens), SCORES)["scores_B"]) == pytest.approx(served, abs=1e-6)
-        more = critic.outputs(_packed([*tokens, 0]), VALUES)["values_T"]  # the value after the end token
+        assert float(scored.outputs(_packed(tokens), SCORES)["scores_B"]) - 0.7 == pytest.approx(
+            served, abs=1e-6
+        )
+        assert float(critic.outputs(_packed(tokens), SCORES)["scores_B"]) == pytest.approx(
+            served, abs=1e-6
+        )
+        more = critic.outputs(_packed([*tokens, 0]), VALUES)[
+            "values_T"
+        ]  # the value after the end token
     assert float(more[-1]) == pytest.approx(served, abs=1e-6)
     critic.save(tmp_path / "saved")
     again, _ = critic_of(made, tmp_path / "run", policy, tmp_path / "saved")
@@ -88,9 +113,10 @@ def test_from_the_reward_model_it_values_an_ended_answer_as_rewards_do(tmp_path:
 
 def _packed(tokens: list[int]) -> dict[str, Any]:
     return {
-        "tokens_T": torch.tensor(tokens), "positions_T": torch.arange(len(tokens)),
+        "tokens_T": torch.tensor(tokens),
+        "positions_T": torch.arange(len(tokens)),
         "segments": Segments.from_lengths([len(tokens)]),
-    }  # fmt: skip
+    }
 
 
 def test_another_width_is_fine_and_another_vocabulary_is_not(tmp_path: Path) -> None:
@@ -100,7 +126,8 @@ def test_another_width_is_fine_and_another_vocabulary_is_not(tmp_path: Path) -> 
     assert critic.model.module.config.hidden_size == 96
     other = create(tmp_path / "other", texts=["sort the digits"], vocabulary=300)
     with pytest.raises(
-        ValueError, match=r"critic \(model.critic_from .*other\) has a tokenizer of 2.. tokens, the policy one of 258"
+        ValueError,
+        match=r"critic \(model.critic_from .*other\) has a tokenizer of 2.. tokens, the policy one of 258",
     ):
         critic_of(plan(model__critic_from=str(other)), tmp_path / "run", policy)
 
@@ -114,7 +141,9 @@ def test_the_same_number_of_other_words_is_refused_too(tmp_path: Path) -> None:
     words = content["model"]["vocab"]
     words["a"], words["b"] = words["b"], words["a"]
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"the first difference being 'a'; it would read other words"):
+    with pytest.raises(
+        ValueError, match=r"the first difference being 'a'; it would read other words"
+    ):
         critic_of(plan(model__critic_from=str(other)), tmp_path / "run", policy)
     with pytest.raises(ValueError, match=r"the reference has a tokenizer of 258 tokens"):
         assemble(plan(model__reference=str(other)), tmp_path / "assembled")
@@ -124,7 +153,9 @@ def test_a_reward_model_of_another_vocabulary_asks_for_another_start(tmp_path: P
     create(tmp_path / "trunk", texts=["sort the digits"], vocabulary=300)
     load(tmp_path / "trunk", head="scalar").save(tmp_path / "scored")
     made = plan(model__reward_model=str(tmp_path / "scored"), rewards=[])
-    with pytest.raises(ValueError, match=r"model\.reward_model .* name another model as model\.critic_from"):
+    with pytest.raises(
+        ValueError, match=r"model\.reward_model .* name another model as model\.critic_from"
+    ):
         assemble(made, tmp_path / "run")
 
 
@@ -168,7 +199,9 @@ def test_it_has_a_learning_rate_of_its_own(tmp_path: Path) -> None:
 QLORA = {"model__lora": 2, "model__quantize": "nf4"}
 
 
-@pytest.mark.parametrize("more", [{}, {"model__lora": 2}, QLORA], ids=["all weights", "lora", "qlora"])
+@pytest.mark.parametrize(
+    "more", [{}, {"model__lora": 2}, QLORA], ids=["all weights", "lora", "qlora"]
+)
 def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
     if more:
         pytest.importorskip("peft")
@@ -180,7 +213,9 @@ def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_pat
     files = json.loads((last / "manifest.json").read_text())["files"]
     weights = "adapter_model.safetensors" if more else "model.safetensors"
     assert {f"critic/{weights}", f"model/{weights}"} <= set(files)
-    moved = [json.loads((folder / f"checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2)]
+    moved = [
+        json.loads((folder / f"checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2)
+    ]
     assert moved[0][f"critic/{weights}"] != moved[1][f"critic/{weights}"]
     shutil.rmtree(last)
     resume_run(folder, say=quiet)
@@ -189,8 +224,14 @@ def test_it_is_saved_and_restored_to_the_same_bits(more: dict[str, Any], tmp_pat
 
 def test_it_may_learn_alone_first(tmp_path: Path) -> None:
     train_plan(plan(update__critic_warmup_steps=2), tmp_path / "run", say=quiet)
-    files = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["files"] for n in (1, 2, 3)]
-    policy, critic = ([each[f"{name}/model.safetensors"]["sha256"] for each in files] for name in ("model", "critic"))
+    files = [
+        json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text())["files"]
+        for n in (1, 2, 3)
+    ]
+    policy, critic = (
+        [each[f"{name}/model.safetensors"]["sha256"] for each in files]
+        for name in ("model", "critic")
+    )
     assert policy[0] == policy[1] != policy[2]
     assert len(set(critic)) == 3
     rows = read_run(tmp_path / "run").metrics
@@ -199,9 +240,14 @@ def test_it_may_learn_alone_first(tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_those_of_n_plus() -> None:
-    config = resolve(validate(nest_keys({"algorithm": "ppo", "model.policy": "p", "data.train": "t", "rewards": []} | {
-        "model.reward_model": "m"
-    }))).config  # fmt: skip
+    config = resolve(
+        validate(
+            nest_keys(
+                {"algorithm": "ppo", "model.policy": "p", "data.train": "t", "rewards": []}
+                | {"model.reward_model": "m"}
+            )
+        )
+    ).config
     assert (config.rollouts.temperature, config.rollouts.group_size) == (0.7, 1)
     assert (config.update.epochs, config.update.minibatches, config.update.adam_eps) == (4, 1, 1e-5)
     assert config.update.learning_rate == 3e-6

@@ -27,7 +27,8 @@ from tests.setup.runs import tiny_plan, weights_of
 
 
 @pytest.mark.parametrize(
-    ("want", "kind"), [("examples", Example), ("pairs", Pair), ("rankings", Ranking), ("unpaired", UnpairedExample)]
+    ("want", "kind"),
+    [("examples", Example), ("pairs", Pair), ("rankings", Ranking), ("unpaired", UnpairedExample)],
 )
 def test_a_task_gives_records_of_the_wanted_kind(want: str, kind: type) -> None:
     found = load_records("sort_digits@heldout:5", want, seed=0)  # type: ignore[arg-type]
@@ -37,7 +38,9 @@ def test_a_task_gives_records_of_the_wanted_kind(want: str, kind: type) -> None:
 
 def test_defaults_and_seeds() -> None:
     assert len(load_records("arithmetic", "examples", seed=0).records) == 2048
-    first, second = (load_records("arithmetic:20", "examples", seed=seed).records for seed in (0, 1))
+    first, second = (
+        load_records("arithmetic:20", "examples", seed=seed).records for seed in (0, 1)
+    )
     assert first != second
     assert first == load_records("arithmetic:20", "examples", seed=0).records
 
@@ -67,17 +70,29 @@ def test_a_missing_file_is_told_before_the_model_is_loaded(key: str, tmp_path: P
 
 def judged_file(folder: Path, labels: list[float | bool | None]) -> str:
     file = folder / "steps.jsonl"
-    file.write_text(json.dumps({"prompt": "add 3 8 =", "completions": ["3", "11", "12"], "labels": labels}) + "\n")
+    file.write_text(
+        json.dumps({"prompt": "add 3 8 =", "completions": ["3", "11", "12"], "labels": labels})
+        + "\n"
+    )
     return str(file)
 
 
-def test_judged_steps_are_classes_for_one_row_and_probabilities_for_the_other(tmp_path: Path) -> None:
+def test_judged_steps_are_classes_for_one_row_and_probabilities_for_the_other(
+    tmp_path: Path,
+) -> None:
     """The first class is "right", so that a score is the log-odds of a right step in both."""
     found = {}
     for name in ("prm", "prm_soft"):
-        data = {"train": judged_file(tmp_path, [True, None, False]), "evaluate": None, "batch_size": 1}
+        data = {
+            "train": judged_file(tmp_path, [True, None, False]),
+            "evaluate": None,
+            "batch_size": 1,
+        }
         plan = tiny_plan(algorithm=name, run={"evaluate_every": 20}, **{"data": {}})
-        plan = type(plan)(plan.config.model_copy(update={"data": plan.config.data.model_copy(update=data)}), plan.row)
+        plan = type(plan)(
+            plan.config.model_copy(update={"data": plan.config.data.model_copy(update=data)}),
+            plan.row,
+        )
         batch = assemble(plan, tmp_path / name).source.next(1)[0]
         found[name] = batch["step_labels_T"][batch["step_ends_T"]].tolist()
     assert found["prm"] == [0.0, -1.0, 1.0]
@@ -87,22 +102,34 @@ def test_judged_steps_are_classes_for_one_row_and_probabilities_for_the_other(tm
 
 def test_a_probability_is_no_class(tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="prm")
-    data = plan.config.data.model_copy(update={"train": judged_file(tmp_path, [1, 0.5, 0]), "evaluate": None})
-    with pytest.raises(ValueError, match=r"a step is judged 0\.5, between wrong and right; .* use prm_soft"):
-        assemble(type(plan)(plan.config.model_copy(update={"data": data}), plan.row), tmp_path / "run")
+    data = plan.config.data.model_copy(
+        update={"train": judged_file(tmp_path, [1, 0.5, 0]), "evaluate": None}
+    )
+    with pytest.raises(
+        ValueError, match=r"a step is judged 0\.5, between wrong and right; .* use prm_soft"
+    ):
+        assemble(
+            type(plan)(plan.config.model_copy(update={"data": data}), plan.row), tmp_path / "run"
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"), [("reward_model_kwise", [0, 1, 1]), ("reward_model_listwise", [0, 1]), ("reward_model", None)]
+    ("name", "ranks"),
+    [("reward_model_kwise", [0, 1, 1]), ("reward_model_listwise", [0, 1]), ("reward_model", None)],
 )
 def test_ties_are_kept_where_the_loss_skips_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, ranks: list[int] | None
 ) -> None:
     """InstructGPT's loss skips tied pairs, Plackett-Luce needs a strict order, and two of three pairs are not tied."""
     file = tmp_path / "labels.jsonl"
-    file.write_text(json.dumps({"prompt": "add 3 8 =", "responses": ["3", "11", "12"], "ranks": [2, 1, 2]}) + "\n")
+    file.write_text(
+        json.dumps({"prompt": "add 3 8 =", "responses": ["3", "11", "12"], "ranks": [2, 1, 2]})
+        + "\n"
+    )
     plan = tiny_plan(algorithm=name)
-    data = plan.config.data.model_copy(update={"train": str(file), "evaluate": None, "batch_size": 1})
+    data = plan.config.data.model_copy(
+        update={"train": str(file), "evaluate": None, "batch_size": 1}
+    )
     plan = type(plan)(plan.config.model_copy(update={"data": data}), plan.row)
     training = assemble(plan, tmp_path / "run")
     batch = training.source.next(1)[0]
@@ -128,23 +155,33 @@ def long_plan(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> Plan:
     file = folder / "data.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     policy = str(create(folder / "model", longest=64))
-    least = {"algorithm": "sft", "model": {"policy": policy}, "data": {"train": str(file)}, "run": {"steps": 1}}
+    least = {
+        "algorithm": "sft",
+        "model": {"policy": policy},
+        "data": {"train": str(file)},
+        "run": {"steps": 1},
+    }
     return resolve(validate(merge_configs(least, changes)))
 
 
 @pytest.mark.parametrize("way", ["train", "check"])
 @pytest.mark.parametrize("key", ["train", "evaluate", "mix"])
-def test_a_text_longer_than_the_model_holds_is_named_at_the_start(way: str, key: str, tmp_path: Path) -> None:
+def test_a_text_longer_than_the_model_holds_is_named_at_the_start(
+    way: str, key: str, tmp_path: Path
+) -> None:
     short, long = {"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}
     if key == "train":
         plan = long_plan(tmp_path, [short, long])
     else:
         (tmp_path / "other.jsonl").write_text(json.dumps(short) + "\n" + json.dumps(long) + "\n")
         other = str(tmp_path / "other.jsonl")
-        plan = long_plan(tmp_path, [short], data={key: [{"use": other, "share": 0.5}] if key == "mix" else other})
+        plan = long_plan(
+            tmp_path, [short], data={key: [{"use": other, "share": 0.5}] if key == "mix" else other}
+        )
     name = "data" if key == "train" else "other"
     with pytest.raises(
-        ValueError, match=rf"\n{name}\.jsonl:2: 102 tokens, but the model holds 64; shorten the row or "
+        ValueError,
+        match=rf"\n{name}\.jsonl:2: 102 tokens, but the model holds 64; shorten the row or ",
     ):
         train_plan(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
     assert not (tmp_path / "run").exists()
@@ -154,13 +191,21 @@ def test_long_rows_may_be_skipped_and_a_limit_beyond_the_model_is_said(tmp_path:
     rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": LONG}]
     training = assemble(long_plan(tmp_path, rows, data={"invalid_rows": "skip"}), tmp_path / "run")
     assert training.longest == 3
-    assert "data.max_tokens=2048, but the policy holds 64 tokens; a longer record is refused" in training.notes
-    assert not [note for note in assemble(tiny_plan(), tmp_path / "other").notes if "max_tokens" in note]
+    assert (
+        "data.max_tokens=2048, but the policy holds 64 tokens; a longer record is refused"
+        in training.notes
+    )
+    assert not [
+        note for note in assemble(tiny_plan(), tmp_path / "other").notes if "max_tokens" in note
+    ]
 
 
 def test_answers_behind_other_prompts_stay_within_the_model(tmp_path: Path) -> None:
     """KTO's companions are longer than any record: a long prompt before a long answer."""
-    rows = [{"prompt": "p" * 50, "completion": "a", "label": 1}, {"prompt": "q", "completion": "b" * 50, "label": 0}]
+    rows = [
+        {"prompt": "p" * 50, "completion": "a", "label": 1},
+        {"prompt": "q", "completion": "b" * 50, "label": 0},
+    ]
     plan = long_plan(tmp_path, rows, algorithm="kto")
     training = assemble(plan, tmp_path / "run")
     (batch,) = training.source.next(1)
@@ -169,16 +214,20 @@ def test_answers_behind_other_prompts_stay_within_the_model(tmp_path: Path) -> N
 
 
 REWARDED: dict[str, Any] = {
-    "algorithm": "rlvr", "rewards": [{"use": "length", "target": 3}],
+    "algorithm": "rlvr",
+    "rewards": [{"use": "length", "target": 3}],
     "rollouts": {"max_new_tokens": 24, "prompts_per_step": 2, "group_size": 2},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", ["train", "check"])
-def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(way: str, tmp_path: Path) -> None:
+def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(
+    way: str, tmp_path: Path
+) -> None:
     plan = long_plan(tmp_path, [{"prompt": "q" * 40}, {"prompt": "q" * 41}], **REWARDED)
     words = (
-        r"data\.jsonl:2: a prompt of 41 tokens, but the model holds 64, 24 of them for the answer \(rollouts\.max_new"
+        r"data\.jsonl:2: a prompt of 41 tokens, but the model holds 64, "
+        r"24 of them for the answer \(rollouts\.max_new"
     )
     with pytest.raises(ValueError, match=words):
         train_plan(plan, tmp_path / "run", say=lambda line: None) if way == "train" else check(plan)
@@ -186,9 +235,14 @@ def test_a_prompt_without_room_for_an_answer_is_named_at_the_start(way: str, tmp
 
 
 def test_answers_longer_than_the_model_holds_are_refused_in_one_line(tmp_path: Path) -> None:
-    plan = long_plan(tmp_path, [{"prompt": "q"}] * 20, **merge_configs(REWARDED, {"rollouts": {"max_new_tokens": 64}}))
+    plan = long_plan(
+        tmp_path,
+        [{"prompt": "q"}] * 20,
+        **merge_configs(REWARDED, {"rollouts": {"max_new_tokens": 64}}),
+    )
     words = (
-        r"^rollouts\.max_new_tokens=64, but the policy holds 64 tokens, the prompt included; use less than 64, or a .*$"
+        r"^rollouts\.max_new_tokens=64, but the policy holds 64 tokens, the prompt included; "
+        r"use less than 64, or a .*$"
     )
     with pytest.raises(ValueError, match=words):
         assemble(plan, tmp_path / "run")
@@ -201,18 +255,29 @@ def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_
         rows: list[dict[str, Any]] = [{"prompt": "q", "completion": "a" * 40}]
         changes: dict[str, Any] = {"model": {"teacher": small}, "data": {"on_policy_fraction": 0.0}}
     else:
-        rows, changes = [{"prompt": "q" * 20}], merge_configs(REWARDED, {"model": {"critic_from": small}})
+        rows, changes = (
+            [{"prompt": "q" * 20}],
+            merge_configs(REWARDED, {"model": {"critic_from": small}}),
+        )
     plan = long_plan(tmp_path, rows, **merge_configs(changes, {"algorithm": row}))
     with pytest.raises(
-        ValueError, match=r"the (critic|teacher) \(model\..* holds 32 tokens, but a sequence of this run can"
+        ValueError,
+        match=r"the (critic|teacher) \(model\..* holds 32 tokens, but a sequence of this run can",
     ):
         assemble(plan, tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_a_score_of_a_row_that_is_too_long_is_refused_by_its_line(tmp_path: Path) -> None:
-    pairs = [{"prompt": "q", "chosen": "a", "rejected": "b"}, {"prompt": "q", "chosen": LONG, "rejected": "b"}]
-    train_plan(long_plan(tmp_path, pairs[:1], algorithm="reward_model"), tmp_path / "run", say=lambda line: None)
+    pairs = [
+        {"prompt": "q", "chosen": "a", "rejected": "b"},
+        {"prompt": "q", "chosen": LONG, "rejected": "b"},
+    ]
+    train_plan(
+        long_plan(tmp_path, pairs[:1], algorithm="reward_model"),
+        tmp_path / "run",
+        say=lambda line: None,
+    )
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     with pytest.raises(ValueError, match=r"data\.jsonl:2: 102 tokens, but the model holds 64"):
         list(score(str(tmp_path / "run"), str(tmp_path / "data.jsonl")))
@@ -223,7 +288,9 @@ SHARE, EPOCHS, LIMIT = {"evaluate": "10%"}, {"epochs": 1.5}, {"limit": ":48"}
 MIX = {"mix": [{"use": "arithmetic:30", "share": 0.25}]}
 
 
-def file_plan(folder: Path, algorithm: str = "sft", rows: list[dict[str, Any]] = ROWS, **data: Any) -> Plan:
+def file_plan(
+    folder: Path, algorithm: str = "sft", rows: list[dict[str, Any]] = ROWS, **data: Any
+) -> Plan:
     file = folder / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {"train": f"{file}{data.pop('limit', '')}", "batch_size": 16, "max_tokens": 64}
@@ -264,9 +331,23 @@ def test_a_share_epochs_a_limit_and_a_mix_resume_in_pairs_to_the_same_bits(
     assert [row["step"] for row in read_run(folder).metrics] == list(range(1, steps + 1))
     shutil.rmtree(folder / "checkpoints" / str(steps))
     text = config.read_text()
-    edits = [("evaluate: 10%", "evaluate: 20%", "data.evaluate '10%' -> '20%' cannot be changed on resume")]
-    edits += [("evaluate: 10%", "evaluate: style:8", "data.evaluate '10%' -> 'style:8' cannot be changed on resume")]
-    edits += [("rows.jsonl:48", "rows.jsonl:40", "rows.jsonl:40 has another content (rows 48 -> 40)")]
+    edits = [
+        (
+            "evaluate: 10%",
+            "evaluate: 20%",
+            "data.evaluate '10%' -> '20%' cannot be changed on resume",
+        )
+    ]
+    edits += [
+        (
+            "evaluate: 10%",
+            "evaluate: style:8",
+            "data.evaluate '10%' -> 'style:8' cannot be changed on resume",
+        )
+    ]
+    edits += [
+        ("rows.jsonl:48", "rows.jsonl:40", "rows.jsonl:40 has another content (rows 48 -> 40)")
+    ]
     edits += [("rows.jsonl:48", "rows.jsonl", "rows.jsonl has another content (rows 48 -> (none))")]
     edits += [("epochs: null", "epochs: 3.0", "run.steps=")]
     for was, now, why in [edit for edit in edits if edit[0] in text]:
@@ -312,21 +393,36 @@ def test_rollouts_hold_out_prompts_and_resume_to_the_same_bits(tmp_path: Path) -
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = {
-        **{"algorithm": "grpo", "model": "tiny:llama", "data": f"{tmp_path}/asked.jsonl:36", "data.evaluate": "20%"},
+        **{
+            "algorithm": "grpo",
+            "model": "tiny:llama",
+            "data": f"{tmp_path}/asked.jsonl:36",
+            "data.evaluate": "20%",
+        },
         **{"rewards": [{"use": REWARD}], "rollouts.prompts_per_step": 4, "rollouts.group_size": 4},
-        **{"rollouts.max_new_tokens": 4, "run.steps": 3, "run.save_every": 1, "run.evaluate_every": 2},
+        **{
+            "rollouts.max_new_tokens": 4,
+            "run.steps": 3,
+            "run.save_every": 1,
+            "run.evaluate_every": 2,
+        },
     }
     plan, folder = resolve(load_config(recipe)), tmp_path / "run"
     training = assemble(plan, tmp_path / "looked")
     train, heldout = (
-        {each.prompt.id for each in part} for part in (training.source.prompts, training.evaluate.prompts)
+        {each.prompt.id for each in part}
+        for part in (training.source.prompts, training.evaluate.prompts)
     )
     assert len(train) + len(heldout) == 36 and not train & heldout and len(heldout) > 2
-    assert f"{len(heldout)} held-out prompts from 20% of {tmp_path}/asked.jsonl:36" in training.notes
+    assert (
+        f"{len(heldout)} held-out prompts from 20% of {tmp_path}/asked.jsonl:36" in training.notes
+    )
     training.close()
     train_plan(plan, folder, progress=False, say=lambda line: None)
     final = weights_of(folder, 3)
-    assert sum("eval/reward/mean" in row for row in read_run(folder).metrics) == 3  # steps 0, 2 and 3
+    assert (
+        sum("eval/reward/mean" in row for row in read_run(folder).metrics) == 3
+    )  # steps 0, 2 and 3
     shutil.rmtree(folder / "checkpoints" / "3")
     resume_run(folder, progress=False, say=lambda line: None)
     assert weights_of(folder, 3) == final
@@ -341,6 +437,15 @@ def test_a_benchmark_in_a_file_is_trained_on_and_checked(tmp_path: Path) -> None
         rows = [{key: text.format(n, n) for key, text in row.items()} for n in range(8)]
         file.write_text("".join(json.dumps(each) + "\n" for each in rows))
         sizes = ["data.batch_size=4", "data.evaluate=25%"]
-        assert check("sft", ["model=tiny:llama", f"data={name}:{file}", *sizes], progress=False).trained > 0
-        with pytest.raises(ValueError, match=f"no file or folder at {name}:{tmp_path}/absent.jsonl"):
-            check("sft", ["model=tiny:llama", f"data={name}:{tmp_path}/absent.jsonl"], progress=False)
+        assert (
+            check(
+                "sft", ["model=tiny:llama", f"data={name}:{file}", *sizes], progress=False
+            ).trained
+            > 0
+        )
+        with pytest.raises(
+            ValueError, match=f"no file or folder at {name}:{tmp_path}/absent.jsonl"
+        ):
+            check(
+                "sft", ["model=tiny:llama", f"data={name}:{tmp_path}/absent.jsonl"], progress=False
+            )

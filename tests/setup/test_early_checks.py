@@ -22,10 +22,22 @@ from ascent.setup.early_checks import check_names
         ({"data.train": "gsm8k:/nowhere"}, "no file or folder at gsm8k:/nowhere"),
         ({"data.evaluate": "./nowhere"}, r"no file or folder at \./nowhere"),
         ({"model.policy": "/nowhere"}, r"model\.policy: model='/nowhere' does not exist"),
-        ({"model.reference": "/nowhere", "algorithm": "grpo"}, r"model\.reference: model='/nowhere' does not exist"),
-        ({"rewards": [{"use": "mathematic"}]}, r"rewards\[0\]: no reward named 'mathematic'; did you mean mathematics"),
-        ({"rewards": [{"use": "mathematics"}, {"use": "format", "patern": "x"}]}, r"rewards\[1\]: .* no option patern"),
-        ({"rewards": [{"use": "nowhere.py:f"}]}, r"rewards\[0\]: reward nowhere\.py:f: there is no file"),
+        (
+            {"model.reference": "/nowhere", "algorithm": "grpo"},
+            r"model\.reference: model='/nowhere' does not exist",
+        ),
+        (
+            {"rewards": [{"use": "mathematic"}]},
+            r"rewards\[0\]: no reward named 'mathematic'; did you mean mathematics",
+        ),
+        (
+            {"rewards": [{"use": "mathematics"}, {"use": "format", "patern": "x"}]},
+            r"rewards\[1\]: .* no option patern",
+        ),
+        (
+            {"rewards": [{"use": "nowhere.py:f"}]},
+            r"rewards\[0\]: reward nowhere\.py:f: there is no file",
+        ),
         ({"env": {"use": "tool"}}, "no env named 'tool'; did you mean tools"),
     ],
 )
@@ -34,9 +46,12 @@ def test_it_is_refused_before_anything_is_read(
 ) -> None:
     monkeypatch.setattr(fingerprints, "sha256", lambda path: pytest.fail(f"{path} was hashed"))
     recipe = {
-        "algorithm": "rlvr", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "run.steps": 1,
+        "algorithm": "rlvr",
+        "model.policy": "tiny:llama",
+        "data.train": "sort_digits:8",
+        "run.steps": 1,
         "rewards": [{"use": "verifier"}],
-    }  # fmt: skip
+    }
     with pytest.raises(ValueError, match=words):
         ascent.train(recipe | changed, run=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -54,8 +69,13 @@ class Costly:
     (tmp_path / "own.py").write_text(code)
     reward = {"use": f"{tmp_path / 'own.py'}:Costly"}
     recipe = {
-        "algorithm": "rlvr", "model": {"policy": "tiny:llama"}, "data": {"train": "sort_digits:8"}, "run": {"steps": 1},
-    }  # fmt: skip
+        "algorithm": "rlvr",
+        "model": {"policy": "tiny:llama"},
+        "data": {"train": "sort_digits:8"},
+        "run": {"steps": 1},
+    }
     check_names(resolve(validate({**recipe, "rewards": [{**reward, "port": 2}]})))
-    with pytest.raises(ValueError, match=r"rewards\[0\]: reward .*Costly has no option prot; it has port"):
+    with pytest.raises(
+        ValueError, match=r"rewards\[0\]: reward .*Costly has no option prot; it has port"
+    ):
         check_names(resolve(validate({**recipe, "rewards": [{**reward, "prot": 2}]})))

@@ -39,7 +39,11 @@ from tests.setup.world import SMALL, other
 def plan(algorithm: str = "grpo", **more: Any) -> Plan:
     base = {"algorithm": algorithm, "model.policy": "tiny:llama", "data.train": "sort_digits:4"}
     sampled = {"rewards": [{"use": "verifier"}]} if algorithm in ("grpo", "ppo") else {}
-    return resolve(validate(nest_keys({**base, **sampled, **{key.replace("__", "."): v for key, v in more.items()}})))
+    return resolve(
+        validate(
+            nest_keys({**base, **sampled, **{key.replace("__", "."): v for key, v in more.items()}})
+        )
+    )
 
 
 def found(made: Plan, folder: Path, before: dict[str, Input] | None = None) -> dict[str, Input]:
@@ -59,7 +63,9 @@ def test_a_tiny_model_and_a_task_are_known_by_what_was_made(tmp_path: Path) -> N
     )
 
 
-def test_a_task_whose_generator_changed_is_another_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_generator_changed_is_another_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = found(plan(), tmp_path)["data.train"]
     task = TASKS["sort_digits"]
     harder = replace(task, draw=lambda noise: replace(task.draw(noise), question="sort 9 8 ="))
@@ -69,7 +75,9 @@ def test_a_task_whose_generator_changed_is_another_input(tmp_path: Path, monkeyp
         now = found(plan(), tmp_path)["data.train"]
     finally:
         data._made.cache_clear()
-    assert difference(first, now).startswith("data.train sort_digits:4 has another content (records ")
+    assert difference(first, now).startswith(
+        "data.train sort_digits:4 has another content (records "
+    )
 
 
 @pytest.fixture
@@ -88,18 +96,26 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_of_the_hub_is_held_to_its_revision(cached: Path, tmp_path: Path) -> None:
     made = plan(model__policy="owner/name")
     first = found(made, tmp_path)["model.policy"]
-    assert first.content == {"revision": "a" * 40} and first.at == str(cached / "snapshots" / ("a" * 40))
+    assert first.content == {"revision": "a" * 40} and first.at == str(
+        cached / "snapshots" / ("a" * 40)
+    )
     (cached / "refs/main").write_text("b" * 40)
     held = found(made, tmp_path, {"model.policy": first})["model.policy"]
     assert held == first and difference(first, held) == ""
     (cached / "snapshots" / ("a" * 40)).rename(cached / "snapshots" / ("c" * 40))
     gone = found(made, tmp_path, {"model.policy": first})["model.policy"]
-    assert difference(first, gone).startswith(f"model.policy owner/name has another content (revision {'a' * 12} -> ")
+    assert difference(first, gone).startswith(
+        f"model.policy owner/name has another content (revision {'a' * 12} -> "
+    )
 
 
-def test_a_dataset_of_the_hub_is_known_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_the_hub_is_known_by_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def saved(text: str) -> Any:
-        datasets.Dataset.from_list([{"prompt": text, "answer": "2"}]).save_to_disk(str(tmp_path / text))
+        datasets.Dataset.from_list([{"prompt": text, "answer": "2"}]).save_to_disk(
+            str(tmp_path / text)
+        )
         return datasets.load_from_disk(str(tmp_path / text))
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -128,17 +144,24 @@ def test_a_folder_of_data_is_every_file_of_its_split(tmp_path: Path) -> None:
 
 class Entry:
     def __init__(self, version: str) -> None:
-        self.name, self.dist = "theirs", type("Dist", (), {"name": "their-rewards", "version": version})
+        self.name, self.dist = (
+            "theirs",
+            type("Dist", (), {"name": "their-rewards", "version": version}),
+        )
 
 
-def test_what_another_package_brings_is_known_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_package_brings_is_known_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     versions = []
     for version in ("1.0", "1.1"):
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group, v=version: [Entry(v)])
         versions.append(found(plan(rewards=[{"use": "theirs"}]), tmp_path)["rewards[0].use"])
     assert versions[0].content == {"their-rewards": "1.0"}
     words = difference(*versions)
-    assert words.startswith("rewards[0].use reward theirs has another content (their-rewards 1.0 -> 1.1)")
+    assert words.startswith(
+        "rewards[0].use reward theirs has another content (their-rewards 1.0 -> 1.1)"
+    )
 
 
 def test_a_server_cannot_be_checked_and_a_token_is_nobodys_business(tmp_path: Path) -> None:
@@ -166,7 +189,9 @@ def test_of_an_adapter_the_base_is_read_too(tmp_path: Path) -> None:
     before = reader(InputName("model.policy", str(tmp_path / "adapter"), "model"))
     assert {"adapter_model.safetensors", "base/model.safetensors"} <= before.content.keys()
     other(base / "model.safetensors")
-    after = FingerprintReader(tmp_path, 0)(InputName("model.policy", str(tmp_path / "adapter"), "model"))
+    after = FingerprintReader(tmp_path, 0)(
+        InputName("model.policy", str(tmp_path / "adapter"), "model")
+    )
     assert "has another content (base/model.safetensors " in difference(before, after)
 
 
@@ -175,14 +200,18 @@ def test_a_run_whose_checkpoint_is_damaged_is_no_model_to_start_from(tmp_path: P
     checkpoint = save(tmp_path / "run", 3, {}, {"model": made.save}).folder
     asked = InputName("model.policy", str(checkpoint / "model"), "model")
     assert FingerprintReader(tmp_path, 0)(asked).content
-    (checkpoint / "model/notes.txt").write_text("of one's own")  # neither this nor another template are weights
+    (checkpoint / "model/notes.txt").write_text(
+        "of one's own"
+    )  # neither this nor another template are weights
     other(checkpoint / "model/config.json")
     assert FingerprintReader(tmp_path, 0)(asked).content
     weights = checkpoint / "model/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors does not match its sha256 .* another checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors does not match its sha256 .* another checkpoint"
+    ):
         FingerprintReader(tmp_path, 0)(asked)
 
 

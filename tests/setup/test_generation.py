@@ -22,6 +22,8 @@ def test_answers_are_grouped_by_prompt_and_repeat_themselves(tmp_path: Path):
 
 
 def test_weights_are_known_by_their_content(tmp_path: Path):
-    one, two, other = (str(create(tmp_path / str(n), seed=seed)) for n, seed in enumerate((0, 0, 1)))
+    one, two, other = (
+        str(create(tmp_path / str(n), seed=seed)) for n, seed in enumerate((0, 0, 1))
+    )
     assert weights_of(one) == weights_of(two) != weights_of(other)
     assert weights_of("owner/name") == "owner/name"

@@ -15,8 +15,10 @@ from tests.rewards.servers import misbehaving
 
 def words(name: str, *questions, form="pairs", **options) -> list[str]:
     judge = judge_of(name, **options)
-    found = [each.word if not isinstance(each, NoVerdict) else each for each in
-             judge.verdicts(list(questions), form, annotator="a")]  # fmt: skip
+    found = [
+        each.word if not isinstance(each, NoVerdict) else each
+        for each in judge.verdicts(list(questions), form, annotator="a")
+    ]
     judge.close()
     return found
 
@@ -30,12 +32,16 @@ def test_a_simulated_annotator_knows_the_truth_of_its_task():
     slips = words("simulated:style?noise=0.2", *many).count("second") / 300
     assert 0.13 < slips < 0.27
     assert words("simulated:style?noise=0.2", *many) == words("simulated:style?noise=0.2", *many)
-    assert words("simulated:style?noise=0.2", *many) != words("simulated:style?noise=0.2", *many, seed=1)
+    assert words("simulated:style?noise=0.2", *many) != words(
+        "simulated:style?noise=0.2", *many, seed=1
+    )
 
 
 def test_a_reward_of_ones_own_judges_pairs_rankings_and_ratings(tmp_path: Path):
     file = tmp_path / "mine.py"
-    file.write_text("def brief(rollout):\n    return None if rollout.text == '?' else -float(len(rollout.text))\n")
+    file.write_text(
+        "def brief(rollout):\n    return None if rollout.text == '?' else -float(len(rollout.text))\n"
+    )
     name = f"{file}:brief"
     assert words(name, shown("longer", "short")) == ["second"]
     assert words(name, shown("longer", "?")) == [NoVerdict("unscored")]
@@ -51,7 +57,9 @@ def test_a_reward_of_ones_own_judges_pairs_rankings_and_ratings(tmp_path: Path):
 
 def test_a_text_is_thought_about_once(tmp_path: Path):
     file = tmp_path / "counted.py"
-    file.write_text("seen = []\ndef one(rollout):\n    seen.append(rollout.text)\n    return len(seen)\n")
+    file.write_text(
+        "seen = []\ndef one(rollout):\n    seen.append(rollout.text)\n    return len(seen)\n"
+    )
     judge = judge_of(f"{file}:one")
     list(judge.verdicts([shown("x", "y"), shown("x", "y", swapped=True)], "pairs", annotator="a"))
     assert judge.scores(prompt(), ["x", "y"]) is not None
@@ -64,7 +72,9 @@ def test_an_endpoint_is_asked_in_the_order_shown():
         name = f"{server.url}/v1?model=judge&rubric=Be+fair."
         assert words(name, shown("x", "y"), shown("x", "y", swapped=True)) == ["first", "first"]
         assert "Be fair." in server.requests[0][1]["messages"][0]["content"]
-        with pytest.raises(ValueError, match="compares two answers at a time, but rankings were asked for"):
+        with pytest.raises(
+            ValueError, match="compares two answers at a time, but rankings were asked for"
+        ):
             words(name, shown("x", "y"), form="rankings")
         assert judge_of(name).scores(prompt(), ["x"]) is None
 
@@ -75,7 +85,10 @@ def test_an_endpoint_is_asked_in_the_order_shown():
         ("simulated:styl", "no task named 'styl'; did you mean style"),
         ("simulated:style?noice=1", "has no option noice"),
         ("http://localhost/v1", r"give \?model=NAME"),
-        ("http://me:hunter2@localhost/v1", "^the url holds an @, so a user or a password, which would [^2]*$"),
+        (
+            "http://me:hunter2@localhost/v1",
+            "^the url holds an @, so a user or a password, which would [^2]*$",
+        ),
         ("http://me:hunter2?@localhost/v1?model=m", "^the url's host or port cannot be read[^2]*$"),
         ("exacto", "no reward named 'exacto'; did you mean exact"),
     ],

@@ -42,7 +42,9 @@ class Eight(Ranks):
 
 def test_a_layout_is_taken_as_asked_for_and_whole_on_a_cpu(model: LanguageModel) -> None:
     plan = tiny_plan()
-    assert [is_sharded(plan, model, Eight(layout)) for layout in ("auto", "replicated", "sharded")] == [
+    assert [
+        is_sharded(plan, model, Eight(layout)) for layout in ("auto", "replicated", "sharded")
+    ] == [
         False,
         False,
         True,
@@ -52,7 +54,9 @@ def test_a_layout_is_taken_as_asked_for_and_whole_on_a_cpu(model: LanguageModel)
     assert "FSDP2" in describe_layout(Layout(8, True))[0]
 
 
-def test_weights_are_gathered_once_a_step_only_where_micro_batches_stay_as_large(model: LanguageModel) -> None:
+def test_weights_are_gathered_once_a_step_only_where_micro_batches_stay_as_large(
+    model: LanguageModel,
+) -> None:
     class Unequal(Eight):
         def gather(self, value: Any, what: str) -> list[Any]:
             return [value, False]
@@ -62,11 +66,18 @@ def test_weights_are_gathered_once_a_step_only_where_micro_batches_stay_as_large
     fits, short = int(needed / UPDATE_FRACTION) + 2, int(needed / UPDATE_FRACTION) - 2
     assert choose_layout(plan, model, Eight("sharded"), memory=fits) == Layout(8, True, True)
     assert choose_layout(plan, model, Eight("sharded"), memory=short) == Layout(8, True)
-    assert choose_layout(plan, model, Unequal("sharded"), memory=fits) == Layout(8, True)  # of all ranks or of none
+    assert choose_layout(plan, model, Unequal("sharded"), memory=fits) == Layout(
+        8, True
+    )  # of all ranks or of none
     assert choose_layout(plan, model, Eight("replicated"), memory=fits) == Layout(8)
     assert choose_layout(plan, model, Eight("sharded")) == Layout(8, True)  # a CPU
-    each, kept = (forecast_layout(plan, model, Layout(8, True, keeps), tokens=64) for keeps in (False, True))
-    assert kept.gradients - each.gradients == kept.weights - kept.weights // model.module.config.num_hidden_layers
+    each, kept = (
+        forecast_layout(plan, model, Layout(8, True, keeps), tokens=64) for keeps in (False, True)
+    )
+    assert (
+        kept.gradients - each.gradients
+        == kept.weights - kept.weights // model.module.config.num_hidden_layers
+    )
     assert "gathered once a step" in describe_layout(Layout(8, True, True))[0]
 
 
@@ -79,27 +90,40 @@ def test_four_bits_cannot_be_divided(model: LanguageModel) -> None:
 def test_the_optimizers_memory_is_divided_in_both_layouts(model: LanguageModel) -> None:
     plan = tiny_plan(model={"dtype": "bfloat16"})
     one, whole, divided = (
-        forecast_layout(plan, model, layout, tokens=64) for layout in (Layout(), Layout(8), Layout(8, True))
+        forecast_layout(plan, model, layout, tokens=64)
+        for layout in (Layout(), Layout(8), Layout(8, True))
     )
     trained = sum(each.numel() for each in model.parameters())
     assert one.moments == 8 * trained and one.masters == 4 * trained
     assert whole.moments == divided.moments == 8 * -(-trained // 8)
     assert whole.masters == divided.masters == 4 * -(-trained // 8)
     assert whole.gradients == one.gradients > divided.gradients
-    assert one.weights == whole.weights == divided.weights  # of a divided model, the copy that samples
+    assert (
+        one.weights == whole.weights == divided.weights
+    )  # of a divided model, the copy that samples
 
 
 def test_micro_batches_leave_room_for_the_other_models(model: LanguageModel) -> None:
-    def target(gib: float, algorithm: str = "sft", layout: Layout = ONE_RANK, **changes: Any) -> int:
-        recipe = {"algorithm": algorithm, "model": {"dtype": "bfloat16"}, "update": {"tokens_per_microbatch": None}}
+    def target(
+        gib: float, algorithm: str = "sft", layout: Layout = ONE_RANK, **changes: Any
+    ) -> int:
+        recipe = {
+            "algorithm": algorithm,
+            "model": {"dtype": "bfloat16"},
+            "update": {"tokens_per_microbatch": None},
+        }
         plan = tiny_plan(**merge_configs(recipe, changes))
         return microbatch_target(plan, model, layout, cuda=True, memory=int(gib * 2**30))
 
     card = 0.6  # with half a GiB for the tiles of logits
-    assert target(0.1) == target(0.55) == 1 and target(80) == target(8) == 16384  # a sequence is always run
+    assert (
+        target(0.1) == target(0.55) == 1 and target(80) == target(8) == 16384
+    )  # a sequence is always run
     assert 1000 < target(card) < 16384
     assert target(card, "dpo") < target(card)  # a reference
-    assert target(card, "dpo", model={"lora": 4}) == target(card, model={"lora": 4})  # the policy without its adapter
+    assert target(card, "dpo", model={"lora": 4}) == target(
+        card, model={"lora": 4}
+    )  # the policy without its adapter
     assert target(card, layout=Layout(8)) > target(card)  # the optimizer's state is divided
     assert target(card, model={"gradient_checkpointing": True}) > target(card)
     assert target(card, update={"tokens_per_microbatch": 700}) == 700
@@ -119,10 +143,14 @@ def test_a_critic_of_its_own_takes_room(model: LanguageModel) -> None:
     recipe = {"algorithm": "ppo", "model.policy": "tiny:llama", "data.train": "sort_digits:64"}
     recipe |= {"rewards": [{"use": "correct"}]}
     separate, head = (
-        models_bytes(resolve(validate(nest_keys({**recipe, "model.critic": kind}))), model, ONE_RANK)
+        models_bytes(
+            resolve(validate(nest_keys({**recipe, "model.critic": kind}))), model, ONE_RANK
+        )
         for kind in ("separate", "head")
     )
-    assert separate - head == 12 * sum(each.numel() for each in model.parameters())  # float32 weights and moments
+    assert separate - head == 12 * sum(
+        each.numel() for each in model.parameters()
+    )  # float32 weights and moments
 
 
 def test_the_tables_of_the_page_are_those_of_the_forecast() -> None:

@@ -60,7 +60,10 @@ def test_what_is_imported_is_found(text: str, expected: list[str], tmp_path: Pat
 def test_modules_on_the_path_are_found_and_installed_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(tmp_path, {"rewards/reward.py": "import project.scoring\nimport yaml", "project/scoring.py": ""})
+    made(
+        tmp_path,
+        {"rewards/reward.py": "import project.scoring\nimport yaml", "project/scoring.py": ""},
+    )
     assert names(tmp_path, "rewards/reward.py") == ["rewards/reward.py"]
     monkeypatch.syspath_prepend(str(tmp_path))
     assert names(tmp_path, "rewards/reward.py") == ["rewards/reward.py", "project/scoring.py"]

@@ -21,7 +21,9 @@ from tests.setup.runs import tiny_plan, weights_of
 
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory: pytest.TempPathFactory) -> NativeEngine:
-    return NativeEngine(load(create(tmp_path_factory.mktemp("model") / "tiny", seed=0)), {1}, max_model_len=64)
+    return NativeEngine(
+        load(create(tmp_path_factory.mktemp("model") / "tiny", seed=0)), {1}, max_model_len=64
+    )
 
 
 def items(count: int = 40, prompt: int = 3) -> list[Item]:
@@ -31,11 +33,15 @@ def items(count: int = 40, prompt: int = 3) -> list[Item]:
 
 def own(sampler: NativeEngine, **changes: Any) -> OnPolicyAnswers:
     return OnPolicyAnswers(
-        sampler, **{"fraction": 0.5, "seed": 0, "temperature": 1.0, "max_new_tokens": 6, "longest": 8} | changes
+        sampler,
+        **{"fraction": 0.5, "seed": 0, "temperature": 1.0, "max_new_tokens": 6, "longest": 8}
+        | changes,
     )
 
 
-def test_a_share_of_the_answers_is_written_anew_behind_the_same_questions(sampler: NativeEngine) -> None:
+def test_a_share_of_the_answers_is_written_anew_behind_the_same_questions(
+    sampler: NativeEngine,
+) -> None:
     before, after = items(), own(sampler)(items(), 1)
     fresh = [
         place
@@ -66,14 +72,18 @@ def test_nobody_and_everybody(sampler: NativeEngine) -> None:
 
 
 def test_a_run_resumes_to_the_same_bits_and_differs_from_one_on_the_records(tmp_path: Path) -> None:
-    plan = tiny_plan(algorithm="gkd", rollouts={"max_new_tokens": 8}, data={"on_policy_fraction": 1.0})
+    plan = tiny_plan(
+        algorithm="gkd", rollouts={"max_new_tokens": 8}, data={"on_policy_fraction": 1.0}
+    )
     train_plan(plan, tmp_path / "run", say=lambda line: None)
     final = weights_of(tmp_path / "run", 4)
     shutil.rmtree(tmp_path / "run/checkpoints/4")
     assert resume_run(tmp_path / "run", say=lambda line: None) == 4
     assert weights_of(tmp_path / "run", 4) == final
     batches = [
-        assemble(tiny_plan(algorithm="gkd", data={"on_policy_fraction": share}), tmp_path / str(share)).source.next(1)
+        assemble(
+            tiny_plan(algorithm="gkd", data={"on_policy_fraction": share}), tmp_path / str(share)
+        ).source.next(1)
         for share in (0.0, 1.0)
     ]
     assert batches[0][0]["tokens_T"].tolist() != batches[1][0]["tokens_T"].tolist()

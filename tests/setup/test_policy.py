@@ -40,7 +40,8 @@ def quiet(text: str) -> None: ...
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "quantize"), [("sft", None), ("reward_model", None), ("dpo", None), ("kto", None), ("sft", "nf4")]
+    ("name", "quantize"),
+    [("sft", None), ("reward_model", None), ("dpo", None), ("kto", None), ("sft", "nf4")],
 )
 def test_lora_trains_and_saves_the_adapter_alone_and_resumes_to_the_same_bits(
     name: str, quantize: str | None, tmp_path: Path
@@ -74,7 +75,9 @@ def test_lora_is_exported_as_a_plain_model_and_its_scale_counts(tmp_path: Path) 
     for name in ("low", "high"):
         plain = export(str(tmp_path / name), tmp_path / f"{name}-plain")
         weights = AutoModelForCausalLM.from_pretrained(plain).state_dict()
-        moved[name] = sum(float((weights[key] - start[key]).norm()) for key in start if key in weights)
+        moved[name] = sum(
+            float((weights[key] - start[key]).norm()) for key in start if key in weights
+        )
         assert torch.equal(weights["model.embed_tokens.weight"], start["model.embed_tokens.weight"])
     assert moved["high"] > 4 * moved["low"] > 0
 
@@ -102,11 +105,15 @@ def test_an_adapter_of_another_rank_is_not_resumed(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     train_plan(tiny_plan(model=LORA, run={"steps": 1}), tmp_path / "run", say=quiet)
     saved = tmp_path / "run/checkpoints/1/model"
-    with pytest.raises(ValueError, match=r"does not fit this adapter in .* use the rank and the model"):
+    with pytest.raises(
+        ValueError, match=r"does not fit this adapter in .* use the rank and the model"
+    ):
         load_policy(tiny_plan(model={"lora": 8}), tmp_path / "run", saved)
     train_plan(tiny_plan(run={"steps": 1}), tmp_path / "whole", say=quiet)
     with pytest.raises(ValueError, match="it was saved without LoRA"):
-        load_policy(tiny_plan(model={"lora": 8}), tmp_path / "run", tmp_path / "whole/checkpoints/1/model")
+        load_policy(
+            tiny_plan(model={"lora": 8}), tmp_path / "run", tmp_path / "whole/checkpoints/1/model"
+        )
 
 
 @pytest.mark.slow
@@ -119,14 +126,17 @@ def test_an_adapter_is_not_put_on_a_model_that_has_changed(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "run/checkpoints/2")
     shutil.rmtree(base)
     create(base, seed=1)
-    with pytest.raises(ValueError, match=rf"model.policy {base} has another content \(model.safetensors "):
+    with pytest.raises(
+        ValueError, match=rf"model.policy {base} has another content \(model.safetensors "
+    ):
         resume_run(tmp_path / "run", say=quiet)
 
 
 def test_lora_and_recomputation_are_in_the_forecast() -> None:
     pytest.importorskip("peft")
     plain, adapted, again = (
-        check(tiny_plan(model=model)).memory for model in ({}, LORA, {"gradient_checkpointing": True})
+        check(tiny_plan(model=model)).memory
+        for model in ({}, LORA, {"gradient_checkpointing": True})
     )
     assert adapted.moments < plain.moments / 2
     assert again.activations < 0.6 * plain.activations
@@ -136,7 +146,11 @@ def test_lora_and_recomputation_are_in_the_forecast() -> None:
 @pytest.mark.slow
 def test_recomputation_changes_no_bit(tmp_path: Path) -> None:
     for name, on in (("kept", False), ("again", True)):
-        train_plan(tiny_plan(model={"gradient_checkpointing": on}, run={"steps": 2}), tmp_path / name, say=quiet)
+        train_plan(
+            tiny_plan(model={"gradient_checkpointing": on}, run={"steps": 2}),
+            tmp_path / name,
+            say=quiet,
+        )
     assert weights_of(tmp_path / "kept", 2) == weights_of(tmp_path / "again", 2)
 
 
@@ -167,22 +181,36 @@ class TheirScorer(LlamaPreTrainedModel):
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds code of its own."""
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache")
+    )
     folder = create(tmp_path / "theirs", hidden=16, heads=2, key_value_heads=1, layers=1)
     (folder / "theirs.py").write_text(CODE)
     path = folder / "config.json"
-    kinds = {"Config": "Config", "ModelForCausalLM": "Model", "ModelForSequenceClassification": "Scorer"}
+    kinds = {
+        "Config": "Config",
+        "ModelForCausalLM": "Model",
+        "ModelForSequenceClassification": "Scorer",
+    }
     classes = {f"Auto{kind}": f"theirs.Their{own}" for kind, own in kinds.items()}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "theirs", "auto_map": classes}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "model_type": "theirs", "auto_map": classes})
+    )
     return folder
 
 
 @pytest.mark.slow
-def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(tmp_path: Path, theirs: Path) -> None:
+def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(
+    tmp_path: Path, theirs: Path
+) -> None:
     folder = theirs
-    with pytest.raises(ValueError, match=r"set model\.trust_remote_code=true if you trust its code"):
+    with pytest.raises(
+        ValueError, match=r"set model\.trust_remote_code=true if you trust its code"
+    ):
         train_plan(tiny_plan(model={"policy": str(folder)}), tmp_path / "refused", say=quiet)
-    plan = tiny_plan(model={"policy": str(folder), "trust_remote_code": True}, run={"steps": 3, "save_every": 2})
+    plan = tiny_plan(
+        model={"policy": str(folder), "trust_remote_code": True}, run={"steps": 3, "save_every": 2}
+    )
     train_plan(plan, tmp_path / "run", say=quiet)
     final = weights_of(tmp_path / "run", 3)
     shutil.rmtree(tmp_path / "run/checkpoints/3")
@@ -207,10 +235,13 @@ def test_every_other_model_of_a_recipe_runs_its_code_too(tmp_path: Path, theirs:
     ]
     for place, (algorithm, more) in enumerate(runs):
         settings = {
-            "algorithm": algorithm, "model": {"policy": str(theirs), "trust_remote_code": True},
-            "data": {"train": "sort_digits:8"}, "rollouts": {"prompts_per_step": 2, "max_new_tokens": 4},
-            "run": {"steps": 1, "save_every": 1}, "rewards": [{"use": "reward_model" if algorithm == "ppo" else EVEN}],
-        }  # fmt: skip
+            "algorithm": algorithm,
+            "model": {"policy": str(theirs), "trust_remote_code": True},
+            "data": {"train": "sort_digits:8"},
+            "rollouts": {"prompts_per_step": 2, "max_new_tokens": 4},
+            "run": {"steps": 1, "save_every": 1},
+            "rewards": [{"use": "reward_model" if algorithm == "ppo" else EVEN}],
+        }
         plan = resolve(validate(merge_configs(settings, more)))
         train_plan(plan, tmp_path / str(place), say=quiet)
         assert (tmp_path / str(place) / "checkpoints/1").exists(), algorithm
@@ -229,7 +260,10 @@ def little_room() -> Iterator[None]:
 
 def test_no_room_for_a_model_at_the_start_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     plan, folder = tiny_plan(run={"steps": 1}), tmp_path / "run"
-    with little_room(), pytest.raises(ValueError, match=r"^model tiny:llama could not be .*; free some space$"):
+    with (
+        little_room(),
+        pytest.raises(ValueError, match=r"^model tiny:llama could not be .*; free some space$"),
+    ):
         train_plan(plan, folder, say=quiet)
     assert not folder.exists()
     said: list[str] = []
@@ -269,12 +303,17 @@ def mac(monkeypatch: pytest.MonkeyPatch, wanted: str | None) -> None:
         monkeypatch.setenv("ASCENT_MPS", wanted)
 
 
-def test_the_gpu_of_a_mac_is_used_on_request_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_gpu_of_a_mac_is_used_on_request_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert device() == ("cuda" if torch.cuda.is_available() else "cpu")
     mac(monkeypatch, None)
     assert device() == "cpu"
     notes = load_policy(tiny_plan(), tmp_path).notes
-    assert "the GPU of this Mac (mps) is not used, because training on it is untested; ASCENT_MPS=1 tries it" in notes
+    assert (
+        "the GPU of this Mac (mps) is not used, because training on it is untested; ASCENT_MPS=1 tries it"
+        in notes
+    )
     mac(monkeypatch, "1")
     assert device() == "mps"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -298,9 +337,19 @@ def test_the_gpu_of_a_mac_is_used_on_request_only(monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_run_on_the_gpu_of_a_mac_is_refused_first(
     changes: dict[str, Any] | None, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sampling = {"model": {"policy": "tiny:llama"}, "data": {"train": "sort_digits:8"}, "rewards": [{"use": "verifier"}]}
-    plan = resolve(validate({"algorithm": "grpo", **sampling})) if changes is None else tiny_plan(**changes)
+    sampling = {
+        "model": {"policy": "tiny:llama"},
+        "data": {"train": "sort_digits:8"},
+        "rewards": [{"use": "verifier"}],
+    }
+    plan = (
+        resolve(validate({"algorithm": "grpo", **sampling}))
+        if changes is None
+        else tiny_plan(**changes)
+    )
     mac(monkeypatch, "1")
-    with pytest.raises(ValueError, match=f"train on files in float32, but {re.escape(reason)}; unset ASCENT_MPS"):
+    with pytest.raises(
+        ValueError, match=f"train on files in float32, but {re.escape(reason)}; unset ASCENT_MPS"
+    ):
         load_policy(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()

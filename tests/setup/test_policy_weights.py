@@ -51,15 +51,22 @@ def test_who_takes_no_adapter_gets_the_merged_model_or_is_refused(tmp_path: Path
     model = lora.attach(load(tiny_folder(tmp_path / "m")), rank=4)
     plain = server(takes_adapters=False)
     assert not PolicyWeights(model, tmp_path, "merged").sends_adapter([])
-    assert not PolicyWeights(model, tmp_path, "auto").sends_adapter([server(takes_adapters=True), plain])
-    with pytest.raises(ValueError, match=r"server http://a/v1 takes no adapters; start vLLM with --enable-lora --max"):
+    assert not PolicyWeights(model, tmp_path, "auto").sends_adapter(
+        [server(takes_adapters=True), plain]
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"server http://a/v1 takes no adapters; start vLLM with --enable-lora --max",
+    ):
         PolicyWeights(model, tmp_path, "adapter").sends_adapter([plain])
     assert not PolicyWeights(load(tmp_path / "m"), tmp_path, "adapter").sends_adapter([])
 
 
 def server(**facts: Any) -> FleetServer:
     url, retry = "http://a/v1", RetryPolicy()
-    return FleetServer(RemoteSampler(url, "m", [1]), VLLMUpdates(url, None, retry), ServedModel("m", **facts))
+    return FleetServer(
+        RemoteSampler(url, "m", [1]), VLLMUpdates(url, None, retry), ServedModel("m", **facts)
+    )
 
 
 def test_a_tied_head_is_written_for_servers_that_need_it(tmp_path: Path) -> None:
@@ -71,14 +78,19 @@ def test_a_tied_head_is_written_for_servers_that_need_it(tmp_path: Path) -> None
     assert not (tmp_path / "tied" / "lm_head.safetensors").exists()
     head = load_file(tmp_path / "own" / "lm_head.safetensors")["lm_head.weight"]
     assert head.equal(model.module.get_input_embeddings().weight)
-    assert json.loads((tmp_path / "own" / "config.json").read_text())["tie_word_embeddings"] is False
+    assert (
+        json.loads((tmp_path / "own" / "config.json").read_text())["tie_word_embeddings"] is False
+    )
     policy = PolicyWeights(model, tmp_path / "w")
     with pytest.raises(
-        ValueError, match=r"http://a/v1 is vLLM on a CPU, where a tied output head keeps its old weights"
+        ValueError,
+        match=r"http://a/v1 is vLLM on a CPU, where a tied output head keeps its old weights",
     ):
         policy.sends_adapter([server(keeps_head=True)])
     untied = load(tmp_path / "m")
-    assert not PolicyWeights(untied, tmp_path / "w").sends_adapter([server(keeps_head=True)])  # nothing is tied here
+    assert not PolicyWeights(untied, tmp_path / "w").sends_adapter(
+        [server(keeps_head=True)]
+    )  # nothing is tied here
 
 
 def tie(model: LanguageModel) -> None:

@@ -9,7 +9,8 @@ from ascent.setup.prompt_overlap import prompt_overlap
 
 def asked(*numbers: int) -> list[RenderedPrompt]:
     return [
-        RenderedPrompt(Prompt(f"p{place}", (Message("user", "?"),)), (number,)) for place, number in enumerate(numbers)
+        RenderedPrompt(Prompt(f"p{place}", (Message("user", "?"),)), (number,))
+        for place, number in enumerate(numbers)
     ]
 
 

@@ -23,7 +23,9 @@ ASKED = RenderedPrompt(Prompt("p", (Message("user", "2+2?"),), "4"), (5, 6))
 
 def tried(function: Any, on_error: OnError = "bugs") -> tuple[str, ...]:
     reward = function if isinstance(function, Batch) else bind("f", function, {})
-    pipeline = RewardPipeline({"f": reward}, {"f": CallOptions(5, on_error)}, Combination((Term("f"),)))
+    pipeline = RewardPipeline(
+        {"f": reward}, {"f": CallOptions(5, on_error)}, Combination((Term("f"),))
+    )
     return try_rewards(pipeline, ASKED, lambda text: [ord(each) for each in text])
 
 
@@ -47,11 +49,17 @@ def test_it_sees_the_prompt_and_its_answer_and_leaves_random_numbers_alone() -> 
     [
         (lambda rollout: "good", "wrong_type: returned 'good'.*nothing has been sampled yet"),
         (lambda completions: [1.0, 2.0], "wrong_count: a batch returned 2 scores for 1 rollouts"),
-        (lambda rollout: undefined_name, r"NameError: name 'undefined_name' is not defined at .*\.py:\d+, in <lambda>"),  # type: ignore[name-defined] # noqa: F821
-        (lambda rollout: __import__("no_such_module"), "ModuleNotFoundError: No module named 'no_such_module' at"),
+        (
+            lambda rollout: undefined_name,  # type: ignore[name-defined] # noqa: F821
+            r"NameError: name 'undefined_name' is not defined at .*\.py:\d+, in <lambda>",
+        ),
+        (
+            lambda rollout: __import__("no_such_module"),
+            "ModuleNotFoundError: No module named 'no_such_module' at",
+        ),
         (lambda rollout: float("inf"), "infinite"),
     ],
-)  # fmt: skip
+)
 def test_bugs_stop_before_sampling(function: Callable[..., Any], words: str) -> None:
     with pytest.raises(RewardFailed, match=words):
         tried(function)

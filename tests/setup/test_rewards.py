@@ -29,7 +29,12 @@ def rollout(text: str, prompt: Prompt | None = None) -> Rollout:
 
 
 def plan(*rewards: dict[str, object], **more: object) -> Plan:
-    tree = {"algorithm": "rlvr", "model.policy": "tiny:llama", "data.train": "sort_digits:8", "rewards": list(rewards)}
+    tree = {
+        "algorithm": "rlvr",
+        "model.policy": "tiny:llama",
+        "data.train": "sort_digits:8",
+        "rewards": list(rewards),
+    }
     return resolve(validate(nest_keys({**tree, **more})))
 
 
@@ -51,7 +56,9 @@ STRANGER = Prompt("mine", (Message("user", "?"),), "7")
 
 def test_a_prompt_of_no_task_is_unscored_and_counted() -> None:
     tally = Tally()
-    known, found = scored(plan({"use": "verifier"}), rollout("7"), rollout("7", STRANGER), tally=tally)
+    known, found = scored(
+        plan({"use": "verifier"}), rollout("7"), rollout("7", STRANGER), tally=tally
+    )
     assert known.reward == 0.0 and found.reward is None
     assert found.failures == {"verifier": "no_task"} and known.failures == {}
     assert counters(tally) == {"rewards/verifier/scored": 1, "rewards/verifier/unscored/no_task": 1}
@@ -63,12 +70,19 @@ def test_a_prompt_of_no_task_is_unscored_and_counted() -> None:
 
 def test_more_than_half_unscored_stops_the_run_unless_it_is_told_to_go_on() -> None:
     strangers = [rollout("7", STRANGER)] * 2
-    with pytest.raises(RewardFailed, match=r"2 of 3 rollouts could not be scored \(2 verifier: no_task\)"):
+    with pytest.raises(
+        RewardFailed, match=r"2 of 3 rollouts could not be scored \(2 verifier: no_task\)"
+    ):
         scored(plan({"use": "verifier"}), rollout("7"), *strangers)
     found = scored(plan({"use": "verifier", "on_error": "never"}), rollout("7"), *strangers)
     assert [each.reward for each in found] == [0.0, None, None]
     with pytest.raises(RewardFailed, match="reward verifier on prompt 'mine', sample 0: no_task"):
-        scored(plan({"use": "verifier", "on_error": "failures"}), rollout("7"), rollout("7"), strangers[0])
+        scored(
+            plan({"use": "verifier", "on_error": "failures"}),
+            rollout("7"),
+            rollout("7"),
+            strangers[0],
+        )
 
 
 FILE = """
@@ -101,7 +115,14 @@ def test_options_gates_clips_and_part_weights_of_a_recipe(file: str) -> None:
     """`long` says 2 of "xy", clipped to 1.5 and halved; `short` counts only where the verifier's format is right."""
     made = plan(
         {"use": "verifier", "weights": {"correct": 0.0, "format": 0.5}},
-        {"use": f"{file}:long", "name": "size", "most": 4, "clip": [0, 1.5], "weight": 0.5, "on_error": "never"},
+        {
+            "use": f"{file}:long",
+            "name": "size",
+            "most": 4,
+            "clip": [0, 1.5],
+            "weight": 0.5,
+            "on_error": "never",
+        },
         {"use": f"{file}:short", "gate": {"part": "verifier/format", "at_least": 1}},
     )
     words, digits = scored(made, rollout("xy"), rollout("3"))
@@ -119,7 +140,16 @@ def test_a_time_out_of_ones_own(file: str) -> None:
 
 
 def test_programs_without_a_sandbox_must_be_said() -> None:
-    made = rewards_of(plan({"use": "programs", "sandbox": "none", "score": "fraction", "limits": {"wall_seconds": 3}}))
+    made = rewards_of(
+        plan(
+            {
+                "use": "programs",
+                "sandbox": "none",
+                "score": "fraction",
+                "limits": {"wall_seconds": 3},
+            }
+        )
+    )
     reward = made.rewards["programs"]
     assert reward.weights == {"correct": 0.0}  # type: ignore[union-attr]
     reward.close()  # type: ignore[union-attr]
@@ -129,29 +159,65 @@ def test_programs_without_a_sandbox_must_be_said() -> None:
     ("reward", "words"),
     [
         ({"use": "mathematix"}, r"rewards\[0\]: no reward named 'mathematix'"),
-        ({"use": "verifier", "wieght": 2}, r"rewards\[0\]: reward verifier has no option wieght; it has none"),
-        ({"use": "length", "taget": 3}, r"rewards\[0\]: reward length has no option taget; it has target"),
+        (
+            {"use": "verifier", "wieght": 2},
+            r"rewards\[0\]: reward verifier has no option wieght; it has none",
+        ),
+        (
+            {"use": "length", "taget": 3},
+            r"rewards\[0\]: reward length has no option taget; it has target",
+        ),
         ({"use": "exact", "gate": "x"}, r"rewards\[0\]\.gate='x', but it must be a section"),
-        ({"use": "exact", "gate": {"part": "x"}}, r"rewards\[0\]\.gate=.*a gate is \{part: NAME, at_least: NUMBER\}"),
+        (
+            {"use": "exact", "gate": {"part": "x"}},
+            r"rewards\[0\]\.gate=.*a gate is \{part: NAME, at_least: NUMBER\}",
+        ),
         (
             {"use": "exact", "gate": {"part": "x", "at_least": "high"}},
             r"rewards\[0\]\.gate\.at_least='high', .* finite",
         ),
-        ({"use": "exact", "gate": {"part": "x", "at_least": True}}, r"rewards\[0\]\.gate\.at_least=True, but"),
-        ({"use": "exact", "gate": {"part": 3, "at_least": 1}}, r"rewards\[0\]\.gate\.part=3, but it is the name"),
+        (
+            {"use": "exact", "gate": {"part": "x", "at_least": True}},
+            r"rewards\[0\]\.gate\.at_least=True, but",
+        ),
+        (
+            {"use": "exact", "gate": {"part": 3, "at_least": 1}},
+            r"rewards\[0\]\.gate\.part=3, but it is the name",
+        ),
         ({"use": "exact", "clip": 3}, r"rewards\[0\]\.clip=3, but it is two numbers"),
-        ({"use": "exact", "clip": ["a", 1]}, r"rewards\[0\]\.clip=\['a', 1\], but it is two numbers"),
-        ({"use": "exact", "clip": [1, 0]}, r"rewards\[0\]\.clip=\[1, 0\], .*lower bound must lie below"),
-        ({"use": "exact", "clip": [0, float("nan")]}, r"rewards\[0\]\.clip=\[0, nan\], .*lower bound must lie below"),
+        (
+            {"use": "exact", "clip": ["a", 1]},
+            r"rewards\[0\]\.clip=\['a', 1\], but it is two numbers",
+        ),
+        (
+            {"use": "exact", "clip": [1, 0]},
+            r"rewards\[0\]\.clip=\[1, 0\], .*lower bound must lie below",
+        ),
+        (
+            {"use": "exact", "clip": [0, float("nan")]},
+            r"rewards\[0\]\.clip=\[0, nan\], .*lower bound must lie below",
+        ),
         ({"use": "exact", "on_error": "often"}, r"rewards\[0\]\.on_error='often'"),
         ({"use": "exact", "timeout": 0}, r"rewards\[0\]\.timeout=0"),
         ({"use": "exact", "weights": 2}, r"rewards\[0\]\.weights=2, but it must be a section"),
-        ({"use": "exact", "weights": {"": float("nan")}}, r"rewards\[0\]\.weights=\{'': nan\}, .*finite"),
-        ({"use": "exact", "weights": {"correct": "big"}}, r"rewards\[0\]\.weights=\{'correct': 'big'\}, .*finite"),
-        ({"use": "exact", "weights": {1: 0.5}}, r"rewards\[0\]\.weights=\{1: 0\.5\}, but .*names of parts"),
+        (
+            {"use": "exact", "weights": {"": float("nan")}},
+            r"rewards\[0\]\.weights=\{'': nan\}, .*finite",
+        ),
+        (
+            {"use": "exact", "weights": {"correct": "big"}},
+            r"rewards\[0\]\.weights=\{'correct': 'big'\}, .*finite",
+        ),
+        (
+            {"use": "exact", "weights": {1: 0.5}},
+            r"rewards\[0\]\.weights=\{1: 0\.5\}, but .*names of parts",
+        ),
         ({"use": "exact", "name": 3}, r"rewards\[0\]\.name=3, but a name is text"),
         ({"use": "exact", "name": "a/b"}, r"rewards\[0\]\.name='a/b', but a name is text.*no /"),
-        ({"use": "exact", "gate": {"part": "x", "at_least": 1}}, "gated on x, but the rewards are exact"),
+        (
+            {"use": "exact", "gate": {"part": "x", "at_least": 1}},
+            "gated on x, but the rewards are exact",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(reward: dict[str, object], words: str) -> None:
@@ -163,7 +229,12 @@ def test_a_clip_may_have_one_side_and_a_gate_any_number() -> None:
     made = rewards_of(
         plan(
             {"use": "verifier"},
-            {"use": "length", "target": 3, "clip": [float("-inf"), 0], "gate": {"part": "verifier", "at_least": -0.5}},
+            {
+                "use": "length",
+                "target": 3,
+                "clip": [float("-inf"), 0],
+                "gate": {"part": "verifier", "at_least": -0.5},
+            },
         )
     )
     term = made.combination.terms[1]
@@ -177,8 +248,14 @@ def stepwise(*rewards: dict[str, object]) -> RewardPipeline:
 
 def test_beside_a_verifier_of_steps_stands_what_has_an_effect() -> None:
     """Weight, time-out and what to stop on count for the steps; whole answers are shown, with no weight."""
-    made = stepwise({"use": "verifier", "weight": 0.5, "timeout": 7, "on_error": "never"}, {"use": "exact"})
-    assert {term.name: term.weight for term in made.combination.terms} == {"steps": 0.5, "verifier": 0.0, "exact": 1.0}
+    made = stepwise(
+        {"use": "verifier", "weight": 0.5, "timeout": 7, "on_error": "never"}, {"use": "exact"}
+    )
+    assert {term.name: term.weight for term in made.combination.terms} == {
+        "steps": 0.5,
+        "verifier": 0.0,
+        "exact": 1.0,
+    }
     assert made.rules["steps"] == made.rules["verifier"] == CallOptions(7, "never")
 
 
@@ -186,23 +263,32 @@ def test_beside_a_verifier_of_steps_stands_what_has_an_effect() -> None:
     ("beside", "words"),
     [
         ({"typo": 3}, r"rewards\[0\]: reward verifier has no option typo; it has none"),
-        ({"clip": [0, 1]}, r"rewards\[0\]\.clip=\[0, 1\] has no effect: grpo_process learns from .*steps.*; remove it"),
+        (
+            {"clip": [0, 1]},
+            r"rewards\[0\]\.clip=\[0, 1\] has no effect: grpo_process learns from .*steps.*; remove it",
+        ),
         ({"gate": {"part": "exact", "at_least": 1}}, r"rewards\[0\]\.gate=\{.*\} has no effect"),
         ({"weights": {"correct": 1}}, r"rewards\[0\]\.weights=\{'correct': 1\} has no effect"),
         ({"name": "sums"}, r"rewards\[0\]\.name='sums' has no effect"),
         ({"clip": ["a", 1]}, r"rewards\[0\]\.clip=\['a', 1\]"),
     ],
 )
-def test_beside_a_verifier_of_steps_the_rest_is_refused(beside: dict[str, object], words: str) -> None:
+def test_beside_a_verifier_of_steps_the_rest_is_refused(
+    beside: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         stepwise({"use": "verifier", **beside}, {"use": "exact"})
 
 
 def test_the_names_of_a_verifier_of_steps_are_taken() -> None:
     for other in ({"use": "verifier"}, {"use": "exact", "name": "steps"}):
-        with pytest.raises(ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"):
+        with pytest.raises(
+            ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"
+        ):
             stepwise({"use": "verifier"}, other)
-        with pytest.raises(ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"):
+        with pytest.raises(
+            ValueError, match=r"rewards\[1\]: two rewards are called (steps|verifier)"
+        ):
             stepwise(other, {"use": "verifier"})
 
 
@@ -215,7 +301,9 @@ def test_two_rewards_of_one_name_need_names() -> None:
 
 def test_the_verdict_of_an_environment_and_one_that_failed() -> None:
     won = replace(rollout("U"), episode=Episode("over", {"correct": 1.0}))
-    broken = replace(rollout("U"), sample=1, episode=Episode("raised", {"correct": 0.0}, detail="KeyError: 3"))
+    broken = replace(
+        rollout("U"), sample=1, episode=Episode("raised", {"correct": 0.0}, detail="KeyError: 3")
+    )
     silent, alone = replace(rollout("U"), episode=Episode("over")), rollout("U")
     tally = Tally()
     env = plan({"use": "env", "on_error": "never"}, {"use": "verifier", "weight": 0.0})
@@ -247,5 +335,7 @@ def test_a_reward_may_be_called_correct() -> None:
 
 @pytest.mark.parametrize("name", ["mean", "std", "failure_frac"])
 def test_a_name_that_would_hide_a_metric_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"a reward is called {name}, but reward/{name} is another metric"):
+    with pytest.raises(
+        ValueError, match=f"a reward is called {name}, but reward/{name} is another metric"
+    ):
         rewards_of(plan({"use": "exact", "name": name}))

@@ -17,7 +17,9 @@ from ascent.setup.sample_records import NewFailures, TokenTexts, answers, sample
 TOKENIZER = tiny_tokenizer()
 
 
-def rollout(text: str, reward: float | None = 1.0, parts: dict[str, float | None] | None = None) -> Rollout:
+def rollout(
+    text: str, reward: float | None = 1.0, parts: dict[str, float | None] | None = None
+) -> Rollout:
     tokens = (*TOKENIZER.encode(text, add_special_tokens=False), TOKENIZER.eos_token_id)
     asked = Prompt("p", (Message("system", "s"), Message("user", "why?")))
     done = Completion("p", 0, tokens, (-0.123456,) * len(tokens), (0,) * len(tokens), "eos")
@@ -32,15 +34,24 @@ def test_pieces_put_together_are_the_text_and_special_tokens_are_seen() -> None:
 
 def test_a_sample_has_everything_about_its_tokens() -> None:
     (found,) = samples(
-        [rollout("ab", 0.5, {"x/correct": 1.0, "x/odd": None})], [[1.0, -2.00001, 0.5]], TokenTexts(TOKENIZER)
+        [rollout("ab", 0.5, {"x/correct": 1.0, "x/odd": None})],
+        [[1.0, -2.00001, 0.5]],
+        TokenTexts(TOKENIZER),
     )
     assert found["prompt"] == "why?"
-    assert found["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "why?"}]
+    assert found["messages"] == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "why?"},
+    ]
     assert found["completion"] == "ab"
     assert found["tokens"] == ["a", "b", TOKENIZER.eos_token]
     assert found["logprobs"] == [-0.1235] * 3
     assert found["advantages"] == [1.0, -2.0, 0.5]
-    assert (found["reward"], found["parts"], found["stop"]) == (0.5, {"x/correct": 1.0, "x/odd": None}, "eos")
+    assert (found["reward"], found["parts"], found["stop"]) == (
+        0.5,
+        {"x/correct": 1.0, "x/odd": None},
+        "eos",
+    )
 
 
 @pytest.mark.parametrize(("own", "kept"), [([0.25, 0.25, 0.25], 0.25), (None, None)])
@@ -52,7 +63,12 @@ def test_one_advantage_for_all_tokens_is_one_number_and_none_is_none(
 
 
 def test_an_answer_is_right_wrong_or_unknown() -> None:
-    said = [rollout("a", 0.3, {"v/correct": 1.0}), rollout("b", 0.0), rollout("c", None), rollout("d", math.nan)]
+    said = [
+        rollout("a", 0.3, {"v/correct": 1.0}),
+        rollout("b", 0.0),
+        rollout("c", None),
+        rollout("d", math.nan),
+    ]
     found = list(answers(said))
     assert [each["correct"] for each in found] == [1.0, 0.0, None, None]
     assert [each["place"] for each in found] == [0, 1, 2, 3]
@@ -73,9 +89,14 @@ def test_each_reason_for_failing_is_told_once_with_its_first_case() -> None:
 
 def test_a_sample_may_have_numbers_of_the_trainer() -> None:
     stats = {1: TokenStats([-0.12345, -1.0, -2.0], [0.5, 0.25, 0.125], [1.0, math.inf, 0.9])}
-    first, second = samples([rollout("ab"), rollout("ab")], [None, None], TokenTexts(TOKENIZER), stats)
+    first, second = samples(
+        [rollout("ab"), rollout("ab")], [None, None], TokenTexts(TOKENIZER), stats
+    )
     assert "ratio" not in first and "turns" not in first
-    assert (second["trainer_logprobs"], second["entropy"]) == ([-0.1235, -1.0, -2.0], [0.5, 0.25, 0.125])
+    assert (second["trainer_logprobs"], second["entropy"]) == (
+        [-0.1235, -1.0, -2.0],
+        [0.5, 0.25, 0.125],
+    )
     assert second["ratio"] == [1.0, math.inf, 0.9] and b"Infinity" in encode_line(second)
 
 
@@ -83,11 +104,20 @@ def test_a_sample_of_an_environment_says_where_its_turns_are() -> None:
     said = rollout("ab")
     later = replace(said.turns[0], reply="5", reply_role="tool")
     (found,) = samples(
-        [replace(said, turns=(*said.turns, later), episode=Episode("over"))], [None], TokenTexts(TOKENIZER)
+        [replace(said, turns=(*said.turns, later), episode=Episode("over"))],
+        [None],
+        TokenTexts(TOKENIZER),
     )
-    assert found["turns"] == [{"tokens": 3}, {"role": "tool", "reply": "5", "tokens": 3}] and len(found["tokens"]) == 6
+    assert (
+        found["turns"] == [{"tokens": 3}, {"role": "tool", "reply": "5", "tokens": 3}]
+        and len(found["tokens"]) == 6
+    )
 
 
 def test_a_sample_is_right_wrong_or_unknown() -> None:
     said = [rollout("a", 0.3, {"v/correct": 1.0}), rollout("b", 0.0), rollout("c", None)]
-    assert [each["correct"] for each in samples(said, [None] * 3, TokenTexts(TOKENIZER))] == [1.0, 0.0, None]
+    assert [each["correct"] for each in samples(said, [None] * 3, TokenTexts(TOKENIZER))] == [
+        1.0,
+        0.0,
+        None,
+    ]

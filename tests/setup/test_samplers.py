@@ -31,27 +31,42 @@ def test_engines_by_name(text: str, engine: Engine) -> None:
 
 
 def test_other_names_and_servers_for_two_models_are_refused() -> None:
-    with pytest.raises(ValueError, match="engine='sglang', but it must be native, hf, remote, vllm, the URLs"):
+    with pytest.raises(
+        ValueError, match="engine='sglang', but it must be native, hf, remote, vllm, the URLs"
+    ):
         Engine.parse("sglang")
     refuse_servers(URL, ["a"]), refuse_servers("vllm", ["a", "b"])
     with pytest.raises(ValueError, match="names servers of one model, but there are 2"):
         refuse_servers(URL, ["a", "b"])
 
 
-def test_a_server_answers_as_the_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_answers_as_the_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = str(tiny_folder(tmp_path / "m"))
     monkeypatch.setenv("ASCENT_SERVER_KEY", KEY)
     with served(Path(folder)) as server:
         for options in ({"samples": 3}, {"greedy": True}):
             here = list(ascent.sample(folder, ["1+1=", "2+2="], max_new_tokens=6, **options))
-            assert list(ascent.sample(folder, ["1+1=", "2+2="], max_new_tokens=6, engine=server.url, **options)) == here
+            assert (
+                list(
+                    ascent.sample(
+                        folder, ["1+1=", "2+2="], max_new_tokens=6, engine=server.url, **options
+                    )
+                )
+                == here
+            )
         local, remote = (
-            ascent.evaluate(folder, "arithmetic", limit=4, samples=2, max_new_tokens=6, engine=engine)
+            ascent.evaluate(
+                folder, "arithmetic", limit=4, samples=2, max_new_tokens=6, engine=engine
+            )
             for engine in ("native", server.url)
         )
         assert remote == local
         other = str(tiny_folder(tmp_path / "other", seed=1))
-        with pytest.raises(ValueError, match=r"has other weights than the model that is named \(it serves 'tiny'\)"):
+        with pytest.raises(
+            ValueError, match=r"has other weights than the model that is named \(it serves 'tiny'\)"
+        ):
             list(ascent.sample(other, ["1+1="], engine=server.url))
         server.ask("/v1/weights", {"version": 1, "folder": other})
         assert list(ascent.sample(other, ["1+1="], max_new_tokens=6, engine=server.url))
@@ -66,11 +81,23 @@ def test_a_server_answers_as_the_process_does(tmp_path: Path, monkeypatch: pytes
         ({"max_staleness": 1}, True, {}, True),
         ({"max_staleness": 1}, False, {}, False),
         ({"max_staleness": 1, "engine": "vllm"}, False, {}, False),
-        ({"max_staleness": 1, "engine": "vllm"}, False, {"cells.rollout_correction.use": "token_truncate"}, True),
+        (
+            {"max_staleness": 1, "engine": "vllm"},
+            False,
+            {"cells.rollout_correction.use": "token_truncate"},
+            True,
+        ),
     ],
 )
-def test_what_overlaps(rollouts: dict[str, object], exact: bool, cells: dict[str, object], overlaps: bool) -> None:
-    recipe = {"algorithm": "grpo", "model.policy": "tiny:llama", "model.dtype": "float32", "data.train": "arithmetic:8"}
+def test_what_overlaps(
+    rollouts: dict[str, object], exact: bool, cells: dict[str, object], overlaps: bool
+) -> None:
+    recipe = {
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "model.dtype": "float32",
+        "data.train": "arithmetic:8",
+    }
     keys = {f"rollouts.{name}": value for name, value in rollouts.items()}
     plan = plan_of({**recipe, "rewards": [{"use": "verifier"}], **keys, **cells})
     assert can_overlap(plan, exact=exact) == overlaps
@@ -84,6 +111,13 @@ def test_a_rank_beyond_vllms_is_refused_before_anything_is_started() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"rollouts.engine": "remote"}, {"model.lora": 4}])
 def test_lora_sync_is_for_adapters_on_servers(more: dict[str, object]) -> None:
-    recipe = {"algorithm": "grpo", "model.policy": "tiny:llama", "data.train": "arithmetic:8", **more}
-    with pytest.raises(ValueError, match="lora_sync='merged' has no effect: it says how servers get a LoRA adapter"):
+    recipe = {
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "data.train": "arithmetic:8",
+        **more,
+    }
+    with pytest.raises(
+        ValueError, match="lora_sync='merged' has no effect: it says how servers get a LoRA adapter"
+    ):
         plan_of({**recipe, "rewards": [{"use": "verifier"}], "rollouts.lora_sync": "merged"})

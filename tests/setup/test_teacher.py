@@ -20,10 +20,15 @@ def quiet(text: str) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "model"), [("gkd", {}), ("kd", {}), ("kd", {"lora": 4}), ("kd", {"dtype": "bfloat16"})]
+    ("algorithm", "model"),
+    [("gkd", {}), ("kd", {}), ("kd", {"lora": 4}), ("kd", {"dtype": "bfloat16"})],
 )
-def test_the_loss_is_the_teachers_and_falls(tmp_path: Path, algorithm: str, model: dict[str, Any]) -> None:
-    train_plan(tiny_plan(algorithm=algorithm, model=model, run={"steps": 6}), tmp_path / "run", say=quiet)
+def test_the_loss_is_the_teachers_and_falls(
+    tmp_path: Path, algorithm: str, model: dict[str, Any]
+) -> None:
+    train_plan(
+        tiny_plan(algorithm=algorithm, model=model, run={"steps": 6}), tmp_path / "run", say=quiet
+    )
     losses = [line[f"loss/{algorithm}"] for line in read_run(tmp_path / "run").metrics]
     assert losses[-1] < losses[0]
     assert "eval/loss/total" in read_run(tmp_path / "run").metrics[1]
@@ -41,15 +46,22 @@ def test_the_cut_changes_nothing(tmp_path: Path) -> None:
     values = []
     for budget in (64, 4096):
         training = assemble(
-            tiny_plan(algorithm="gkd", update={"tokens_per_microbatch": budget}), tmp_path / str(budget)
+            tiny_plan(algorithm="gkd", update={"tokens_per_microbatch": budget}),
+            tmp_path / str(budget),
         )
-        values.append(training.learner.evaluate(training.source.next(1), training.objective)["loss/total"].value())
+        values.append(
+            training.learner.evaluate(training.source.next(1), training.objective)[
+                "loss/total"
+            ].value()
+        )
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 
 def test_a_teacher_of_other_words_is_refused(tmp_path: Path) -> None:
     other = tiny.create(tmp_path / "other", texts=["some other words " * 8], vocabulary=280, seed=0)
-    with pytest.raises(ValueError, match=r"the teacher \(model.teacher .*\) has a tokenizer of 2\d\d tokens"):
+    with pytest.raises(
+        ValueError, match=r"the teacher \(model.teacher .*\) has a tokenizer of 2\d\d tokens"
+    ):
         assemble(tiny_plan(algorithm="kd", model={"teacher": str(other)}), tmp_path / "run")
 
 

@@ -15,11 +15,13 @@ def test_tensorboard_has_the_samples_of_a_run(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     recipe = {
-        "algorithm": "grpo", "model.policy": "tiny:llama", "rewards": [{"use": "verifier"}],
+        "algorithm": "grpo",
+        "model.policy": "tiny:llama",
+        "rewards": [{"use": "verifier"}],
         "data": {"train": "sort_digits:8", "evaluate": "sort_digits@heldout:2"},
         "rollouts": {"prompts_per_step": 2, "group_size": 2, "max_new_tokens": 4},
         "run": {"steps": 1, "evaluate_every": 1, "trackers": ["tensorboard"]},
-    }  # fmt: skip
+    }
     run = ascent.train(recipe, run=tmp_path / "run", progress=False, say=lambda text: None)
     reader = EventAccumulator(str(tmp_path / "run/tensorboard"))
     reader.Reload()

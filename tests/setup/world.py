@@ -64,35 +64,56 @@ def furnished(folder: Path) -> Path:
         rows: dict[str, list[dict[str, Any]]] = {
             "examples": [{"prompt": question, "completion": answer} for question, answer in asked],
             "prompts": [{"prompt": question, "answer": answer} for question, answer in asked],
-            "pairs": [{"prompt": question, "chosen": answer, "rejected": "no"} for question, answer in asked],
+            "pairs": [
+                {"prompt": question, "chosen": answer, "rejected": "no"}
+                for question, answer in asked
+            ],
         }
         for kind, records in rows.items():
             text = "".join(json.dumps(row) + "\n" for row in records)
             (folder / f"{name}_{kind}.jsonl").write_text(text)
     for name, text in {
-        "reward.py": REWARD, "helping.py": HELPING, "table.txt": "1", "env.py": ENV, "corpus.txt": "one\ntwo\n",
+        "reward.py": REWARD,
+        "helping.py": HELPING,
+        "table.txt": "1",
+        "env.py": ENV,
+        "corpus.txt": "one\ntwo\n",
         "rows.py": ROW,
-    }.items():  # fmt: skip
+    }.items():
         (folder / name).write_text(text)
     return folder
 
 
 def _files(folder: Path, algorithm: str, kind: str) -> dict[str, Any]:
     return {
-        "algorithm": algorithm, "model.policy": str(folder / "policy"), "data.batch_size": 4, "data.max_tokens": 64,
-        "data.train": str(folder / f"train_{kind}.jsonl"), "data.evaluate": str(folder / f"held_{kind}.jsonl"),
-        "update.learning_rate": 1e-3, "run.steps": 2, "run.save_every": 1, "run.evaluate_every": 1,
-    }  # fmt: skip
+        "algorithm": algorithm,
+        "model.policy": str(folder / "policy"),
+        "data.batch_size": 4,
+        "data.max_tokens": 64,
+        "data.train": str(folder / f"train_{kind}.jsonl"),
+        "data.evaluate": str(folder / f"held_{kind}.jsonl"),
+        "update.learning_rate": 1e-3,
+        "run.steps": 2,
+        "run.save_every": 1,
+        "run.evaluate_every": 1,
+    }
 
 
 def _samples(folder: Path, algorithm: str, **more: Any) -> dict[str, Any]:
     return {
-        "algorithm": algorithm, "model.policy": str(folder / "policy"), "run.steps": 2, "run.save_every": 1,
-        "data.train": str(folder / "train_prompts.jsonl"), "data.evaluate": str(folder / "held_prompts.jsonl"),
-        "rewards": [{"use": f"{folder / 'reward.py'}:even"}], "rollouts.prompts_per_step": 4,
-        "rollouts.max_new_tokens": 4, "update.learning_rate": 1e-3, "run.evaluate_every": 1,
+        "algorithm": algorithm,
+        "model.policy": str(folder / "policy"),
+        "run.steps": 2,
+        "run.save_every": 1,
+        "data.train": str(folder / "train_prompts.jsonl"),
+        "data.evaluate": str(folder / "held_prompts.jsonl"),
+        "rewards": [{"use": f"{folder / 'reward.py'}:even"}],
+        "rollouts.prompts_per_step": 4,
+        "rollouts.max_new_tokens": 4,
+        "update.learning_rate": 1e-3,
+        "run.evaluate_every": 1,
         **{key.replace("__", "."): value for key, value in more.items()},
-    }  # fmt: skip
+    }
 
 
 KINDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
@@ -100,13 +121,19 @@ KINDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         **_files(folder, "sft", "examples"),
         "data.mix": [{"use": str(folder / "more_examples.jsonl"), "share": 0.25}],
     },
-    "dpo": lambda folder: {**_files(folder, "dpo", "pairs"), "model.reference": str(folder / "reference")},
+    "dpo": lambda folder: {
+        **_files(folder, "dpo", "pairs"),
+        "model.reference": str(folder / "reference"),
+    },
     "dpo from its policy": lambda folder: _files(folder, "dpo", "pairs"),
     "reward_model": lambda folder: {
         **_files(folder, "reward_model", "pairs"),
         "data.centering_data": str(folder / "more_examples.jsonl"),
     },
-    "kd": lambda folder: {**_files(folder, "kd", "examples"), "model.teacher": str(folder / "teacher")},
+    "kd": lambda folder: {
+        **_files(folder, "kd", "examples"),
+        "model.teacher": str(folder / "teacher"),
+    },
     "a row": lambda folder: _files(folder, f"{folder / 'rows.py'}:MINE", "examples"),
     "grpo": lambda folder: _samples(
         folder,
@@ -115,27 +142,43 @@ KINDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
         rewards=[{"use": f"{folder / 'reward.py'}:even", "table": str(folder / "table.txt")}],
     ),
     "ppo": lambda folder: _samples(
-        folder, "ppo", model__reward_model=str(folder / "scored"), rewards=[], model__critic_from=str(folder / "critic")
+        folder,
+        "ppo",
+        model__reward_model=str(folder / "scored"),
+        rewards=[],
+        model__critic_from=str(folder / "critic"),
     ),
     "ppo with lora": lambda folder: _samples(
-        folder, "ppo", model__lora=2, model__critic_from=str(folder / "critic"),
+        folder,
+        "ppo",
+        model__lora=2,
+        model__critic_from=str(folder / "critic"),
         model__reference=str(folder / "reference"),
     ),
     "instructgpt": lambda folder: _samples(
-        folder, "instructgpt", model__critic="head", update__minibatches=1, data__max_tokens=64, data__batch_size=2,
+        folder,
+        "instructgpt",
+        model__critic="head",
+        update__minibatches=1,
+        data__max_tokens=64,
+        data__batch_size=2,
         data__pretraining=str(folder / "more_examples.jsonl"),
     ),
     "tools": lambda folder: _samples(
-        folder, "grpo", rollouts__group_size=2,
+        folder,
+        "grpo",
+        rollouts__group_size=2,
         env={
-            "use": "tools", "tools": ["search", f"{folder / 'env.py'}:upper"], "corpus": str(folder / "corpus.txt"),
+            "use": "tools",
+            "tools": ["search", f"{folder / 'env.py'}:upper"],
+            "corpus": str(folder / "corpus.txt"),
             "role": "user",
         },
     ),
     "an environment": lambda folder: _samples(
         folder, "grpo", rollouts__group_size=2, env={"use": f"{folder / 'env.py'}:Mine"}
     ),
-}  # fmt: skip
+}
 
 # What depends on what: (kind of run, key of the recipe, file that changes).
 INPUTS = (
@@ -186,7 +229,9 @@ def other(path: Path) -> None:
         path.write_bytes(content)
     elif path.suffix == ".jsonl":
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps({**row, "prompt": f"other {row['prompt']}"}) + "\n" for row in rows))
+        path.write_text(
+            "".join(json.dumps({**row, "prompt": f"other {row['prompt']}"}) + "\n" for row in rows)
+        )
     elif path.suffix == ".json":
         path.write_text(json.dumps({**json.loads(path.read_text()), "other": 1}))
     elif path.suffix == ".jinja":

@@ -39,4 +39,6 @@ def test_commuted_problems_share_a_key() -> None:
     ],
 )
 def test_partial_credit(text: str, correct: float, shape: float, digits: float) -> None:
-    assert parts("-12", text) == pytest.approx({"correct": correct, "format": shape, "digits": digits})
+    assert parts("-12", text) == pytest.approx(
+        {"correct": correct, "format": shape, "digits": digits}
+    )

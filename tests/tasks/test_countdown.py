@@ -22,7 +22,12 @@ def value(text: str) -> Fraction | None:
             return Fraction(node.value)  # type: ignore[arg-type]
         assert isinstance(node, ast.BinOp)
         a, b = walk(node.left), walk(node.right)
-        signs = {ast.Add: lambda: a + b, ast.Sub: lambda: a - b, ast.Mult: lambda: a * b, ast.Div: lambda: a / b}
+        signs = {
+            ast.Add: lambda: a + b,
+            ast.Sub: lambda: a - b,
+            ast.Mult: lambda: a * b,
+            ast.Div: lambda: a / b,
+        }
         return signs[type(node.op)]()  # type: ignore[index]
 
     try:
@@ -34,11 +39,18 @@ def value(text: str) -> Fraction | None:
 def test_the_reference_solves_its_problem() -> None:
     for index in range(300):
         problem = draw(KeyedRandom("solve", index))
-        target, _, numbers = problem.question.removeprefix("make ").removesuffix(" =").partition(" from ")
+        target, _, numbers = (
+            problem.question.removeprefix("make ").removesuffix(" =").partition(" from ")
+        )
         found = parse(problem.answer)
         assert value(problem.answer) == int(target)
         assert found is not None and sorted(found.numbers) == sorted(numbers.split(" "))
-        assert parts(problem.answer, problem.answer) == {"correct": 1, "format": 1, "numbers": 1, "near": 1}
+        assert parts(problem.answer, problem.answer) == {
+            "correct": 1,
+            "format": 1,
+            "numbers": 1,
+            "near": 1,
+        }
 
 
 def test_the_order_of_numbers_does_not_make_another_problem() -> None:
@@ -91,7 +103,9 @@ def test_reading_agrees_with_pythons_grammar(text: str) -> None:
         ("", 0, 0, 0, 0),
     ],
 )
-def test_partial_credit(text: str, correct: float, shape: float, numbers: float, near: float) -> None:
+def test_partial_credit(
+    text: str, correct: float, shape: float, numbers: float, near: float
+) -> None:
     assert parts("2 * (3 + 4)", text) == pytest.approx(
         {"correct": correct, "format": shape, "numbers": numbers, "near": near}
     )
@@ -107,12 +121,16 @@ def test_neither_the_target_itself_nor_a_number_of_choice_is_near() -> None:
         if off:
             mended = f"{added} {'+' if off > 0 else '-'} {abs(off)}"
             honest = COUNTDOWN.true_utility(prompt, added)
-            assert max(COUNTDOWN.true_utility(prompt, text) for text in (str(target), mended)) < honest
+            assert (
+                max(COUNTDOWN.true_utility(prompt, text) for text in (str(target), mended)) < honest
+            )
 
 
 def test_attempts_are_judged_as_python_would() -> None:
     for ranking in COUNTDOWN.rankings("train", 200):
-        given_numbers = ranking.prompt.messages[0].content.partition(" from ")[2].removesuffix(" =").split(" ")
+        given_numbers = (
+            ranking.prompt.messages[0].content.partition(" from ")[2].removesuffix(" =").split(" ")
+        )
         for (answer,) in ranking.answers:
             found = parse(answer.content)
             assert found is not None

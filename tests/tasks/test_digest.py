@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from ascent.tasks.digest import DIGEST, DIGEST_DRAFTS, FACTS, WHAT, WHEN, WHERE, WHO, WORD, draw, parts
+from ascent.tasks.digest import (
+    DIGEST,
+    DIGEST_DRAFTS,
+    FACTS,
+    WHAT,
+    WHEN,
+    WHERE,
+    WHO,
+    WORD,
+    draw,
+    parts,
+)
 from ascent.tasks.keyed_random import KeyedRandom
 
 ANSWER = "Anna lost a ring in Oslo on Friday."
@@ -61,6 +72,12 @@ def test_repeating_the_post_is_not_the_best_summary() -> None:
 
 
 def test_of_the_drafts_that_are_shown_one_in_five_is_correct() -> None:
-    shown = zip(DIGEST_DRAFTS.prompts("train", 2000), DIGEST_DRAFTS.demonstrations("train", 2000), strict=True)
-    correct = [DIGEST_DRAFTS.verify(prompt, each.messages[-1].content)["correct"] for prompt, each in shown]
+    shown = zip(
+        DIGEST_DRAFTS.prompts("train", 2000),
+        DIGEST_DRAFTS.demonstrations("train", 2000),
+        strict=True,
+    )
+    correct = [
+        DIGEST_DRAFTS.verify(prompt, each.messages[-1].content)["correct"] for prompt, each in shown
+    ]
     assert 0.15 < sum(correct) / len(correct) < 0.25

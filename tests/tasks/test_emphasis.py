@@ -27,7 +27,9 @@ def test_scores(text: str, correct: float, calm: float, marks: float) -> None:
 def test_a_judge_of_marks_alone_is_mostly_right_and_wrong_about_the_truth() -> None:
     """The hack by construction: it agrees with the labels, and following it lowers the true utility."""
     pairs = EMPHASIS.pairs("train", 2000)
-    louder = [pair.chosen[0].content.count("!") - pair.rejected[0].content.count("!") for pair in pairs]
+    louder = [
+        pair.chosen[0].content.count("!") - pair.rejected[0].content.count("!") for pair in pairs
+    ]
     # 0.74: among two right answers the calmer one is preferred, which takes some of it back.
     assert sum(gap > 0 for gap in louder) / sum(gap != 0 for gap in louder) > 0.7
     for prompt in EMPHASIS.prompts("train", 50):

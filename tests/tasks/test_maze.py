@@ -32,7 +32,9 @@ def test_the_answer_leads_to_the_goal_and_the_open_places_are_a_tree() -> None:
         assert end is not None and marks[end] == "G"
         open_ = {place for place, mark in marks.items() if mark != "#"}
         doors = sum((r + dr, c + dc) in open_ for r, c in open_ for dr, dc in MOVES.values()) // 2
-        assert doors == len(open_) - 1  # with every room reached, this many doors make a tree: one way only
+        assert (
+            doors == len(open_) - 1
+        )  # with every room reached, this many doors make a tree: one way only
         rooms = {(r, c) for r, c in marks if r % 2 == 0 and c % 2 == 0}
         assert rooms <= open_
 
@@ -57,7 +59,9 @@ def test_the_key_is_the_drawing_without_its_ends() -> None:
     ],
 )
 def test_partial_credit(text: str, correct: float, shape: float, progress: float) -> None:
-    assert parts("D D R R", text) == pytest.approx({"correct": correct, "format": shape, "progress": progress})
+    assert parts("D D R R", text) == pytest.approx(
+        {"correct": correct, "format": shape, "progress": progress}
+    )
 
 
 def test_an_attempt_is_correct_just_when_it_walks_the_shortest_way_to_the_goal() -> None:

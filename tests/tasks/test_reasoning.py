@@ -24,7 +24,8 @@ def test_names() -> None:
 @pytest.mark.skipif(HERE, reason="reasoning-gym is installed")
 def test_the_missing_package_is_named() -> None:
     with pytest.raises(
-        ValueError, match=r"leg_counting needs the package reasoning-gym; .* 'ascent-posttrain\[reasoning\]'"
+        ValueError,
+        match=r"leg_counting needs the package reasoning-gym; .* 'ascent-posttrain\[reasoning\]'",
     ):
         from_name(NAME, "prompts", count=1)
 
@@ -43,7 +44,9 @@ def test_items_splits_and_scores() -> None:
     assert all(task.verify(prompt, str(prompt.answer))["correct"] == 1 for prompt in held)
     assert task.verify(held[0], "a few") == {"correct": 0.0, "score": 0.0}
     shown = task.demonstrations("train", 3)
-    assert [example.messages[-1].content for example in shown] == [prompt.answer for prompt in train[:3]]
+    assert [example.messages[-1].content for example in shown] == [
+        prompt.answer for prompt in train[:3]
+    ]
     with pytest.raises(ValueError, match="no_such_thing"):
         Reasoning("no_such_thing").prompts("train", 1)
 
@@ -55,7 +58,9 @@ class Dataset:
         return float(entry["answer"] in answer)
 
 
-def test_a_text_far_longer_than_the_answer_is_wrong_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_far_longer_than_the_answer_is_wrong_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ascent.tasks.reasoning._dataset", lambda name, seed: Dataset())
     entry = {"question": "?", "answer": "7" * 600}
     prompt = Prompt("p", (Message("user", "?"),), entry["answer"], {"entry": entry})

@@ -13,8 +13,13 @@ from ascent.tasks.running_sum import RUNNING_SUM, draw, parts, steps
 def test_the_totals_are_right() -> None:
     for index in range(200):
         problem = draw(KeyedRandom("sum", index))
-        numbers = [int(number) for number in problem.question.removeprefix("add ").removesuffix(" =").split(" ")]
-        assert problem.answer.split(" ") == [str(sum(numbers[: n + 1])) for n in range(len(numbers))]
+        numbers = [
+            int(number)
+            for number in problem.question.removeprefix("add ").removesuffix(" =").split(" ")
+        ]
+        assert problem.answer.split(" ") == [
+            str(sum(numbers[: n + 1])) for n in range(len(numbers))
+        ]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +40,18 @@ def test_steps_by_hand(text: str, found: list[tuple[int, float]]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "correct", "total", "share"),
-    [("3 11 13", 1, 1, 1), ("3 12 13", 0, 1, 2 / 3), ("3 11", 0, 0, 2 / 3), ("13", 0, 1, 0), ("", 0, 0, 0)],
+    [
+        ("3 11 13", 1, 1, 1),
+        ("3 12 13", 0, 1, 2 / 3),
+        ("3 11", 0, 0, 2 / 3),
+        ("13", 0, 1, 0),
+        ("", 0, 0, 0),
+    ],
 )
 def test_parts_by_hand(text: str, correct: float, total: float, share: float) -> None:
-    assert parts("3 11 13", text) == pytest.approx({"correct": correct, "total": total, "steps": share})
+    assert parts("3 11 13", text) == pytest.approx(
+        {"correct": correct, "total": total, "steps": share}
+    )
 
 
 @given(st.text(max_size=20) | st.text("0123456789 ", max_size=20))
@@ -54,7 +67,10 @@ def test_judged_steps_join_to_the_answer_and_an_end_too_early_makes_the_last_one
     short = 0
     for each in found:
         want, text = str(each.prompt.answer).split(" "), " ".join(each.steps)
-        right = [float(place < len(want) and step == want[place]) for place, step in enumerate(each.steps)]
+        right = [
+            float(place < len(want) and step == want[place])
+            for place, step in enumerate(each.steps)
+        ]
         if len(each.steps) < len(want):
             short += 1
             assert each.right == (*right[:-1], 0.0), text

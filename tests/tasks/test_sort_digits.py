@@ -28,7 +28,9 @@ def test_a_problem_is_the_digits_and_their_order() -> None:
         ("１ 3 7", 0, 0, 2 / 3, 0),
     ],
 )
-def test_partial_credit(text: str, correct: float, shape: float, digits: float, places: float) -> None:
+def test_partial_credit(
+    text: str, correct: float, shape: float, digits: float, places: float
+) -> None:
     assert parts("1 3 7", text) == pytest.approx(
         {"correct": correct, "format": shape, "digits": digits, "places": places}
     )
@@ -36,9 +38,16 @@ def test_partial_credit(text: str, correct: float, shape: float, digits: float, 
 
 def test_the_quick_start_demonstrates_lists_of_up_to_4_digits_and_practices_longer_ones() -> None:
     for prompt, example in zip(
-        SORT_UP_TO_FOUR.prompts("train", 200), SORT_UP_TO_FOUR.demonstrations("train", 200), strict=True
+        SORT_UP_TO_FOUR.prompts("train", 200),
+        SORT_UP_TO_FOUR.demonstrations("train", 200),
+        strict=True,
     ):
         text = example.messages[-1].content
         assert text == f" {prompt.answer}" and 2 <= len(text.split()) <= 4
         assert SORT_UP_TO_FOUR.verify(prompt, text)["correct"] == 1
-    assert {len(str(prompt.answer).split()) for prompt in SORT_LONG.prompts("train", 200)} == {7, 8, 9, 10}
+    assert {len(str(prompt.answer).split()) for prompt in SORT_LONG.prompts("train", 200)} == {
+        7,
+        8,
+        9,
+        10,
+    }

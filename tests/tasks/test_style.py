@@ -16,10 +16,18 @@ def test_digits_are_distinct_so_that_the_two_styles_differ() -> None:
 
 @pytest.mark.parametrize(
     ("text", "correct", "digits", "ascending"),
-    [("1 3 7", 1, 1, 1), ("7 3 1", 1, 1, 0), ("3 1 7", 0, 1, 0), ("1 3", 0, 2 / 3, 0), ("", 0, 0, 0)],
+    [
+        ("1 3 7", 1, 1, 1),
+        ("7 3 1", 1, 1, 0),
+        ("3 1 7", 0, 1, 0),
+        ("1 3", 0, 2 / 3, 0),
+        ("", 0, 0, 0),
+    ],
 )
 def test_scores(text: str, correct: float, digits: float, ascending: float) -> None:
-    assert parts("1 3 7", text) == pytest.approx({"correct": correct, "digits": digits, "ascending": ascending})
+    assert parts("1 3 7", text) == pytest.approx(
+        {"correct": correct, "digits": digits, "ascending": ascending}
+    )
 
 
 def test_contrary_wants_what_most_demonstrations_do_not_show() -> None:

@@ -30,7 +30,9 @@ from ascent.tasks.tagged import TAGGED, parts
     ],
 )
 def test_scores(text: str, correct: float, shape: float, brief: float) -> None:
-    assert parts("[26]", text) == pytest.approx({"correct": correct, "format": shape, "brief": brief})
+    assert parts("[26]", text) == pytest.approx(
+        {"correct": correct, "format": shape, "brief": brief}
+    )
 
 
 def test_answers_are_right() -> None:

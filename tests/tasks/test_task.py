@@ -45,8 +45,14 @@ def test_a_held_out_answer_was_never_shown() -> None:
     for name in ("sort_digits", "style"):
         shown = {prompt.answer for prompt in TASKS[name].prompts("train", 3000)}
         assert not shown & {prompt.answer for prompt in TASKS[name].prompts("heldout", 500)}
-    sums = {tuple(sorted(question(p)[:-2].split(" + "))) for p in TASKS["arithmetic"].prompts("train", 3000)}
-    held = {tuple(sorted(question(p)[:-2].split(" + "))) for p in TASKS["arithmetic"].prompts("heldout", 500)}
+    sums = {
+        tuple(sorted(question(p)[:-2].split(" + ")))
+        for p in TASKS["arithmetic"].prompts("train", 3000)
+    }
+    held = {
+        tuple(sorted(question(p)[:-2].split(" + ")))
+        for p in TASKS["arithmetic"].prompts("heldout", 500)
+    }
     assert not {pair for pair in sums & held if len(pair) == 2}
 
 
@@ -63,7 +69,9 @@ def test_a_tenth_is_held_out(task: Task) -> None:
 @EVERY
 @pytest.mark.parametrize("split", SPLITS)
 def test_demonstrations_are_correct(task: Task, split: str) -> None:
-    for prompt, example in zip(task.prompts(split, 200), task.demonstrations(split, 200), strict=True):  # type: ignore[arg-type]
+    for prompt, example in zip(
+        task.prompts(split, 200), task.demonstrations(split, 200), strict=True
+    ):  # type: ignore[arg-type]
         assert example.messages[:-1] == prompt.messages
         scores = task.verify(prompt, example.messages[-1].content)
         # Both show, on purpose, what is not wanted.
@@ -83,12 +91,16 @@ def test_scores_lie_between_0_and_1_for_any_text(task: Task, text: str) -> None:
 @EVERY
 def test_attempts_spread_over_qualities_and_no_wrong_one_is_correct(task: Task) -> None:
     rankings = task.rankings("train", 300, size=2)
-    texts = [(ranking.prompt, answer[0].content) for ranking in rankings for answer in ranking.answers]
+    texts = [
+        (ranking.prompt, answer[0].content) for ranking in rankings for answer in ranking.answers
+    ]
     assert len({round(task.true_utility(prompt, text), 6) for prompt, text in texts}) >= 2
     if task.name in SEVERAL_ANSWERS:
         return
     for prompt, text in texts:
-        exact = text == prompt.answer or (task.name == "style" and text.split() == str(prompt.answer).split()[::-1])
+        exact = text == prompt.answer or (
+            task.name == "style" and text.split() == str(prompt.answer).split()[::-1]
+        )
         assert task.verify(prompt, text)["correct"] == exact
 
 
@@ -98,11 +110,14 @@ def test_labels_agree_with_the_truth_at_the_bayes_rate(task: Task, strength: flo
     """The best judge, who sees the utilities, is right as often as bayes_accuracy says (four standard errors)."""
     pairs = task.pairs("train", 2500, seed=5, strength=strength)
     gaps = [
-        task.true_utility(p.prompt, p.chosen[0].content) - task.true_utility(p.prompt, p.rejected[0].content)
+        task.true_utility(p.prompt, p.chosen[0].content)
+        - task.true_utility(p.prompt, p.rejected[0].content)
         for p in pairs
     ]
     right = sum(1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps) / len(gaps)
-    assert abs(right - task.bayes_accuracy(pairs, strength=strength)) < 4 * 0.5 / math.sqrt(len(pairs))
+    assert abs(right - task.bayes_accuracy(pairs, strength=strength)) < 4 * 0.5 / math.sqrt(
+        len(pairs)
+    )
 
 
 def test_the_bayes_rate_of_style_is_the_sigmoid_of_its_strength() -> None:
@@ -116,12 +131,16 @@ def test_style_demonstrations_have_no_preference_but_its_pairs_do() -> None:
     task = TASKS["style"]
 
     def ascending(records: list[tuple[Prompt, str]]) -> float:
-        return sum(task.verify(prompt, text)["ascending"] for prompt, text in records) / len(records)
+        return sum(task.verify(prompt, text)["ascending"] for prompt, text in records) / len(
+            records
+        )
 
     prompts = task.prompts("train", 2000)
     shown = [e.messages[-1].content for e in task.demonstrations("train", 2000)]
     assert abs(ascending(list(zip(prompts, shown, strict=True))) - 0.5) < 4 * 0.5 / math.sqrt(2000)
-    chosen = [(pair.prompt, pair.chosen[0].content) for pair in task.pairs("train", 2000, strength=2.0)]
+    chosen = [
+        (pair.prompt, pair.chosen[0].content) for pair in task.pairs("train", 2000, strength=2.0)
+    ]
     assert abs(ascending(chosen) - 1 / (1 + math.exp(-2))) < 4 * 0.5 / math.sqrt(2000)
 
 
@@ -138,10 +157,14 @@ def test_rankings_are_plackett_luce() -> None:
     expected, won = 0.0, 0
     rankings = task.rankings("train", 2000, size=4, strength=strength)
     for ranking in rankings:
-        utilities = [task.true_utility(ranking.prompt, answer[0].content) for answer in ranking.answers]
+        utilities = [
+            task.true_utility(ranking.prompt, answer[0].content) for answer in ranking.answers
+        ]
         weights = [math.exp(strength * utility) for utility in utilities]
         top = max(utilities)
-        expected += sum(w for w, utility in zip(weights, utilities, strict=True) if utility == top) / sum(weights)
+        expected += sum(
+            w for w, utility in zip(weights, utilities, strict=True) if utility == top
+        ) / sum(weights)
         won += utilities[0] == top
     assert abs(won - expected) < 4 * 0.5 * math.sqrt(len(rankings))
 
@@ -160,7 +183,9 @@ def test_errors_name_the_value_and_the_rule() -> None:
         task.rankings("train", 1, size=3)
     with pytest.raises(ValueError, match="no answer"):
         task.verify(Prompt("x", task.prompts("train", 1)[0].messages), "1 2")
-    with pytest.raises(ValueError, match="style scores no steps; use a task that does, such as running_sum"):
+    with pytest.raises(
+        ValueError, match="style scores no steps; use a task that does, such as running_sum"
+    ):
         task.verify_steps(task.prompts("train", 1)[0], "1 2")
     with pytest.raises(ValueError, match="did you mean sort_digits"):
         find_task("sort_digit")
@@ -174,4 +199,6 @@ def test_credit_for_bags_and_places(want: list[str], got: list[str]) -> None:
     assert (position_accuracy(want, got) == 1) == (want == got and bool(want))
     assert position_accuracy(want, got) <= overlap(want, got)
     assert overlap(want, got) == overlap(got, want)
-    assert overlap(want, got) == sum(min(want.count(x), got.count(x)) for x in set(want)) / max(len(want), len(got), 1)
+    assert overlap(want, got) == sum(min(want.count(x), got.count(x)) for x in set(want)) / max(
+        len(want), len(got), 1
+    )

@@ -6,7 +6,13 @@ import torch
 
 from ascent.maths.batch import PackedBatch
 from ascent.maths.segments import Segments
-from ascent.update.device import count_needed_tokens, count_run_tokens, dummy_outputs, needed_tokens, to_device
+from ascent.update.device import (
+    count_needed_tokens,
+    count_run_tokens,
+    dummy_outputs,
+    needed_tokens,
+    to_device,
+)
 from tests.update.toy import batch_of, with_companion
 
 
@@ -16,7 +22,12 @@ def test_every_tensor_moves_and_the_rest_stays() -> None:
     assert moved.keys() == batch.keys()
     assert moved["name"] == "x"
     inner = moved["mismatched"]
-    for tensor in (moved["tokens_T"], moved["segments"].ids_T, moved["segments"].lengths_B, moved["groups"].ids_B):
+    for tensor in (
+        moved["tokens_T"],
+        moved["segments"].ids_T,
+        moved["segments"].lengths_B,
+        moved["groups"].ids_B,
+    ):
         assert tensor.device.type == "meta"
     assert inner["segments"].ids_T.device.type == inner["tokens_T"].device.type == "meta"
     assert to_device(batch, torch.device("cpu"))["tokens_T"] is batch["tokens_T"]
@@ -37,7 +48,9 @@ def packed(*sequences: tuple[list[int], list[int]]) -> PackedBatch:
     return {
         "tokens_T": torch.tensor([token for each in tokens for token in each]),
         "positions_T": torch.tensor([place for each in tokens for place in range(len(each))]),
-        "loss_mask_T": torch.tensor([place >= len(p) for p, c in sequences for place in range(len(p) + len(c))]),
+        "loss_mask_T": torch.tensor(
+            [place >= len(p) for p, c in sequences for place in range(len(p) + len(c))]
+        ),
         "segments": Segments.from_lengths(list(map(len, tokens))),
     }
 
@@ -46,7 +59,9 @@ def test_needed_tokens_have_every_prompt_once_and_run_tokens_what_a_forward_runs
     shared = list(range(20))
     one, two = packed((shared, [1, 2]), (shared, [3]), ([9] * 5, [4])), packed((shared, [5, 6, 7]))
     assert count_needed_tokens([needed_tokens([one, two])]) == 20 + 2 + 1 + 5 + 1 + 3
-    assert count_needed_tokens([needed_tokens([one]), needed_tokens([two])]) == 20 + 2 + 1 + 5 + 1 + 3
+    assert (
+        count_needed_tokens([needed_tokens([one]), needed_tokens([two])]) == 20 + 2 + 1 + 5 + 1 + 3
+    )
     assert count_run_tokens(to_device(one, torch.device("cpu"))) == 20 + 2 + 1 + 5 + 1
     assert count_run_tokens(two) == 23
     untrained = {**two, "loss_mask_T": torch.zeros(23, dtype=torch.bool)}

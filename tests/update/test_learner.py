@@ -25,16 +25,28 @@ from tests.update.toy import CUTS, Toy, batch_of, cut, with_companion
 
 ROWS = ("sft", "dpo", "kto", "orpo", "reward_model", "grpo", "dapo")
 # Rows whose step is coupled: sorted, ranked or counted as a whole, or remembering the steps before.
-COUPLED = ("aot", "aot_unpaired", "bco", "kl_cov", "clip_cov", "high_entropy", "skywork_or1", "scale_rl", "real")
+COUPLED = (
+    "aot",
+    "aot_unpaired",
+    "bco",
+    "kl_cov",
+    "clip_cov",
+    "high_entropy",
+    "skywork_or1",
+    "scale_rl",
+    "real",
+)
 
 
 def learner_of(model: Toy, rate: float = 1e-2, **options: Any) -> LocalLearner:
     return LocalLearner(
         model, Schedule(rate, "cosine", warmup=2, total=50), adam=Adam(weight_decay=0.01), **options
-    )  # fmt: skip
+    )
 
 
-def trained(row: str, pieces: list[list[int]], steps: int, dtype: torch.dtype, seed: int = 0) -> tuple[Toy, list[Any]]:
+def trained(
+    row: str, pieces: list[list[int]], steps: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[Toy, list[Any]]:
     """A toy policy after some steps on batches cut like this, and what each step reported."""
     model = Toy(dtype=dtype)
     learner, stats = learner_of(model), []
@@ -59,7 +71,9 @@ def test_how_a_step_is_cut_changes_nothing_in_float64(row: str) -> None:
         for expected, found in zip(stats, others, strict=True):
             assert expected.keys() == found.keys()
             for name in expected:
-                assert found[name].value() == pytest.approx(expected[name].value(), abs=1e-11, nan_ok=True), name
+                assert found[name].value() == pytest.approx(
+                    expected[name].value(), abs=1e-11, nan_ok=True
+                ), name
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -91,14 +105,19 @@ def test_averaging_the_means_of_pieces_would_be_seen() -> None:
 def test_ten_steps_are_five_saved_loaded_and_five_more(row: str, dtype: torch.dtype) -> None:
     def steps(learner: LocalLearner, numbers: range) -> None:
         for step in numbers:
-            learner.step(cut(with_companion(batch_of(step), step), CUTS[1]), objective_of(TABLE[row]))
+            learner.step(
+                cut(with_companion(batch_of(step), step), CUTS[1]), objective_of(TABLE[row])
+            )
 
     straight = Toy(dtype=dtype)
     steps(learner_of(straight), range(10))
     first = Toy(dtype=dtype)
     learner = learner_of(first)
     steps(learner, range(5))
-    weights, state = {name: each.clone() for name, each in first.state_dict().items()}, learner.state()
+    weights, state = (
+        {name: each.clone() for name, each in first.state_dict().items()},
+        learner.state(),
+    )
     steps(learner, range(5, 7))  # a saved state does not change afterwards
 
     second = Toy(seed=7, dtype=dtype)
@@ -114,7 +133,9 @@ def test_ten_steps_are_five_saved_loaded_and_five_more(row: str, dtype: torch.dt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(tmp_path: Path, dtype: str) -> None:
+def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(
+    tmp_path: Path, dtype: str
+) -> None:
     """The whole way over the disk: model folder, optimizer file, JSON; packed batches of a real architecture."""
 
     def steps(learner: LocalLearner, numbers: range) -> None:
@@ -140,7 +161,11 @@ def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(tmp_p
     learner.load_state(read_state(found.folder)["policy"])
     steps(learner, range(5, 10))
     expected = fingerprint(dict(straight.named_parameters()))
-    assert fingerprint(dict(resumed.named_parameters())) == expected != fingerprint(dict(model.named_parameters()))
+    assert (
+        fingerprint(dict(resumed.named_parameters()))
+        == expected
+        != fingerprint(dict(model.named_parameters()))
+    )
     pairs = zip(straight.parameters(), resumed.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -149,9 +174,13 @@ def test_a_state_is_not_put_on_other_weights() -> None:
     model = Toy()
     learner = learner_of(model)
     learner.step([batch_of(0)], objective_of(TABLE["sft"]))
-    with pytest.raises(ValueError, match=r"weights are not those this state was saved with, first 'embed.weight'"):
+    with pytest.raises(
+        ValueError, match=r"weights are not those this state was saved with, first 'embed.weight'"
+    ):
         learner_of(Toy(seed=5)).load_state(learner.state())
-    assert fingerprint(dict(Toy(seed=5).named_parameters())) == fingerprint(dict(Toy(seed=5).named_parameters()))
+    assert fingerprint(dict(Toy(seed=5).named_parameters())) == fingerprint(
+        dict(Toy(seed=5).named_parameters())
+    )
 
 
 class Poisoned(Toy):
@@ -159,7 +188,9 @@ class Poisoned(Toy):
 
     ill = False
 
-    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float) -> dict[str, torch.Tensor]:
+    def outputs(
+        self, batch: dict[str, Any], want: frozenset[str], temperature: float
+    ) -> dict[str, torch.Tensor]:
         made = super().outputs(batch, want, temperature)
         return {name: value * math.nan if self.ill else value for name, value in made.items()}
 
@@ -177,14 +208,18 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     assert math.isnan(stats["optim/grad_norm"].value())
     assert math.isnan(stats["loss/total"].value())
     assert all(torch.equal(before[name], weight) for name, weight in model.named_parameters())
-    assert all(torch.equal(moments[name], tensor) for name, tensor in learner.optimizer.state().items())
+    assert all(
+        torch.equal(moments[name], tensor) for name, tensor in learner.optimizer.state().items()
+    )
     model.ill = False
     stats = learner.step([batch_of(2)], sft)
     assert (learner.skipped, learner.skipped_in_a_row, learner.steps) == (1, 0, 3)
     assert stats["optim/skipped"].value() == 0.0
     assert math.isfinite(stats["optim/grad_norm"].value())
     assert not torch.equal(before["head.weight"], model.head.weight)
-    assert float(learner.optimizer.state()["count.head.weight"]) == 2.0  # Adam's bias correction counts real updates
+    assert (
+        float(learner.optimizer.state()["count.head.weight"]) == 2.0
+    )  # Adam's bias correction counts real updates
 
 
 @pytest.mark.parametrize("row", ["bco", "skywork_or1"])
@@ -198,11 +233,15 @@ def test_a_step_that_is_not_finite_is_not_remembered(row: str) -> None:
     before = {name: value.clone() for name, value in learner.persistent.items()}
     model.ill = True
     assert learner.step([batch_of(1)], objective)["optim/skipped"].value() == 1.0
-    assert before and all(torch.equal(before[name], value) for name, value in learner.persistent.items())
+    assert before and all(
+        torch.equal(before[name], value) for name, value in learner.persistent.items()
+    )
     model.ill = False
     for each in (learner, other):
         each.step([batch_of(2)], objective)
-    assert all(torch.equal(other.persistent[name], value) for name, value in learner.persistent.items())
+    assert all(
+        torch.equal(other.persistent[name], value) for name, value in learner.persistent.items()
+    )
     assert all(not torch.equal(before[name], value) for name, value in learner.persistent.items())
 
 
@@ -233,7 +272,8 @@ def test_weights_that_are_no_numbers_are_not_saved() -> None:
     with torch.no_grad():
         next(iter(learner.optimizer.masters.values())).view(-1)[0] = math.inf
     with pytest.raises(
-        Diverged, match=r"weights are not finite, first .*nothing was saved.*lower update.learning_rate"
+        Diverged,
+        match=r"weights are not finite, first .*nothing was saved.*lower update.learning_rate",
     ):
         learner.state()
 
@@ -258,14 +298,18 @@ def test_statistics_come_before_training_and_only_the_objectives_outputs_are_ask
     model = Toy()
     learner_of(model).step(cut(with_companion(batch_of(0), 1), CUTS[1]), objective_of(TABLE["kto"]))
     logprobs = frozenset({"logprobs_T"})
-    assert model.calls == [(logprobs, False)] * 2 + [(logprobs, True)] * 2  # denominators took no forward
+    assert (
+        model.calls == [(logprobs, False)] * 2 + [(logprobs, True)] * 2
+    )  # denominators took no forward
     model.calls.clear()
     learner_of(model).step([batch_of(0)], objective_of(TABLE["reward_model"]))
     assert model.calls == [(frozenset({"scores_B"}), True)]
 
 
 def test_a_missing_companion_is_named() -> None:
-    with pytest.raises(ValueError, match="mismatched_score needs a second packed batch 'mismatched'"):
+    with pytest.raises(
+        ValueError, match="mismatched_score needs a second packed batch 'mismatched'"
+    ):
         learner_of(Toy()).step([batch_of(0)], objective_of(TABLE["kto"]))
 
 
@@ -284,16 +328,23 @@ def test_dropout_is_off_in_training_and_evaluation() -> None:
     assert model.drop.p == 0.0
     model.train()
     want = frozenset({"logprobs_T"})
-    assert torch.equal(model.outputs(batch, want, 1.0)["logprobs_T"], model.outputs(batch, want, 1.0)["logprobs_T"])
+    assert torch.equal(
+        model.outputs(batch, want, 1.0)["logprobs_T"], model.outputs(batch, want, 1.0)["logprobs_T"]
+    )
     assert torch.equal(learner.logprobs(batch), model.outputs(batch, want, 1.0)["logprobs_T"])
 
 
 def test_logprobs_carry_no_gradient_and_follow_the_temperature() -> None:
     model, batch = Toy(), batch_of(0)
-    cold, plain = learner_of(model, temperature=0.5).logprobs(batch), learner_of(model).logprobs(batch)
+    cold, plain = (
+        learner_of(model, temperature=0.5).logprobs(batch),
+        learner_of(model).logprobs(batch),
+    )
     assert not plain.requires_grad
     assert not torch.allclose(cold, plain)
-    assert torch.equal(cold, model.outputs(batch, frozenset({"logprobs_T"}), 0.5)["logprobs_T"].detach())
+    assert torch.equal(
+        cold, model.outputs(batch, frozenset({"logprobs_T"}), 0.5)["logprobs_T"].detach()
+    )
 
 
 def test_evaluating_changes_nothing_and_reports_the_same_loss() -> None:
@@ -305,7 +356,11 @@ def test_evaluating_changes_nothing_and_reports_the_same_loss() -> None:
     assert fingerprint(learner.weights()) == before
     assert learner.steps == 0
     stats = learner.step([batch], kto)
-    assert {name for name in stats if name not in seen} == {"optim/grad_norm", "optim/lr", "optim/skipped"}
+    assert {name for name in stats if name not in seen} == {
+        "optim/grad_norm",
+        "optim/lr",
+        "optim/skipped",
+    }
     for name, tally in seen.items():
         assert tally.value() == pytest.approx(stats[name].value(), rel=1e-5, abs=1e-6), name
 
@@ -352,8 +407,12 @@ def test_pretraining_text_adds_its_own_gradient_at_temperature_1_however_it_is_c
         batches[0]["pretraining"] = texts
         stats = learner.step(batches, row)
         gradients.append(model.seen)
-        own = torch.cat([(model.seen[name] - each).flatten() for name, each in _gradient(rollouts, row).items()])
-        assert stats["optim/grad_norm_pretraining"].value() == pytest.approx(float(own.norm()), rel=1e-9)
+        own = torch.cat(
+            [(model.seen[name] - each).flatten() for name, each in _gradient(rollouts, row).items()]
+        )
+        assert stats["optim/grad_norm_pretraining"].value() == pytest.approx(
+            float(own.norm()), rel=1e-9
+        )
         assert stats["loss/pretraining_nll"].value() == pytest.approx(_nll(text), rel=1e-9)
     plain = Toy(dtype=torch.float64)
     (27.8 * _mean_nll(plain, text)).backward()

@@ -45,7 +45,9 @@ def test_a_pickled_objective_is_the_same_objective(name: str) -> None:
         assert all(torch.equal(value, other_statistics[each]) for each, value in statistics.items())
         for each, loss in terms.items():
             other = other_terms[each]
-            assert torch.equal(loss.numerator, other.numerator) and torch.equal(loss.denominator, other.denominator)
+            assert torch.equal(loss.numerator, other.numerator) and torch.equal(
+                loss.denominator, other.denominator
+            )
             assert repr(loss.metrics) == repr(other.metrics)
 
 
@@ -71,21 +73,32 @@ def test_kto_alone_needs_a_second_batch() -> None:
 def test_step_statistics_are_read_off_the_cells() -> None:
     found = {name: objective_of(row) for name, row in TABLE.items() if objective_of(row).statistics}
     assert sorted(found) == [
-        "aot", "aot_unpaired", "bco", "clip_cov", "high_entropy", "kl_cov", "real", "scale_rl", "skywork_or1",
-    ]  # fmt: skip
+        "aot",
+        "aot_unpaired",
+        "bco",
+        "clip_cov",
+        "high_entropy",
+        "kl_cov",
+        "real",
+        "scale_rl",
+        "skywork_or1",
+    ]
     assert found["aot"].statistics_want == {"logprobs_T"}
     assert found["high_entropy"].statistics_want == {"entropy_T"}
     assert found["scale_rl"].statistics_want == frozenset()
     assert {name: each.persistent for name, each in found.items() if each.persistent} == {
-        "bco": ("reward_memory",), "skywork_or1": ("entropy_memory",),
-    }  # fmt: skip
+        "bco": ("reward_memory",),
+        "skywork_or1": ("entropy_memory",),
+    }
 
 
 def test_a_loss_that_reads_nothing_of_the_model_is_refused() -> None:
     def constant(loss_mask_T: Tensor) -> ItemLosses:
         return ItemLosses(loss_mask_T.double(), loss_mask_T, {})
 
-    with pytest.raises(ValueError, match=r"'sft' read no model output; one must take one of \['entropy_T'"):
+    with pytest.raises(
+        ValueError, match=r"'sft' read no model output; one must take one of \['entropy_T'"
+    ):
         objective_of(replace(TABLE["sft"], loss=Cell(constant)))
     with pytest.raises(ValueError, match="'grpo' has neither a loss nor all of rollout_correction"):
         objective_of(replace(TABLE["grpo"], ratio=None))

@@ -41,7 +41,9 @@ def module_of(dtype: torch.dtype, *, full: Iterable[int] = ()) -> nn.Sequential:
     """Matrices and vectors with lengths that no vector register divides; the layers in `full` are float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(13, 23), nn.LayerNorm(23), nn.Linear(23, 3), nn.Linear(3, 5)).to(dtype)
+        module = nn.Sequential(
+            nn.Linear(13, 23), nn.LayerNorm(23), nn.Linear(23, 3), nn.Linear(3, 5)
+        ).to(dtype)
     for index in full:
         module[index].float()
     return module
@@ -60,7 +62,9 @@ def accumulate(module: nn.Module, step: int, *, idle: Iterable[str] = ()) -> Non
         sum(terms, torch.zeros(())).backward()
 
 
-def train(optimizer: AdamW, module: nn.Module, steps: Iterable[int], *, idle: Iterable[str] = ()) -> list[float]:
+def train(
+    optimizer: AdamW, module: nn.Module, steps: Iterable[int], *, idle: Iterable[str] = ()
+) -> list[float]:
     norms = []
     for step in steps:
         accumulate(module, step, idle=idle)
@@ -76,13 +80,19 @@ def digest(module: nn.Module, optimizer: AdamW) -> str:
     found = hashlib.sha256()
     tensors = dict(module.named_parameters()) | optimizer.state()
     for name in sorted(tensors):
-        found.update(name.encode() + tensors[name].detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(
+            name.encode() + tensors[name].detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()
 
 
 @pytest.mark.parametrize("bucket_size", BUCKETS)
-@pytest.mark.parametrize(("dtype", "full"), [(torch.bfloat16, ()), (torch.float32, ()), (torch.bfloat16, (1, 2))])
-def test_it_has_the_bits_of_the_optimizer_on_the_device(dtype: torch.dtype, full: tuple[int], bucket_size: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "full"), [(torch.bfloat16, ()), (torch.float32, ()), (torch.bfloat16, (1, 2))]
+)
+def test_it_has_the_bits_of_the_optimizer_on_the_device(
+    dtype: torch.dtype, full: tuple[int], bucket_size: int
+) -> None:
     ours, theirs = module_of(dtype, full=full), module_of(dtype, full=full)
     offloaded = OffloadedAdamW(ours.named_parameters(), ADAM, bucket_size=bucket_size)
     beside = AdamW(theirs.named_parameters(), ADAM)
@@ -101,7 +111,9 @@ def test_weights_are_cut_at_the_bounds_of_buckets() -> None:
         assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])]
         assert bounds[-1][1] == weight.numel()
         assert all(start % ALIGNMENT == 0 for start, _ in bounds)
-    assert len([span for span in spans if span.name == "0.weight"]) == 3  # 299 values, in buckets of 128
+    assert (
+        len([span for span in spans if span.name == "0.weight"]) == 3
+    )  # 299 values, in buckets of 128
     assert len(optimizer._slots) == 3 and optimizer._slots[0].planes.shape == (3, 2 * ALIGNMENT)
     (alone,) = OffloadedAdamW(module_of(torch.bfloat16).named_parameters())._slots
     assert alone.planes.shape[1] < 1000  # no more than there is to stage
@@ -122,18 +134,29 @@ def test_the_state_is_in_host_memory_and_weights_stay_where_they_are() -> None:
     for name, tensor in optimizer.state().items():
         kind = name.partition(".")[0]
         if kind != "count":
-            assert tensor.untyped_storage().data_ptr() == storages[["master", "mean", "square"].index(kind)], name
+            assert (
+                tensor.untyped_storage().data_ptr()
+                == storages[["master", "mean", "square"].index(kind)]
+            ), name
 
 
 @pytest.mark.parametrize("to_offloaded", [False, True])
 @pytest.mark.parametrize("from_offloaded", [False, True])
-def test_a_run_resumes_with_the_same_bits_with_either_optimizer(from_offloaded: bool, to_offloaded: bool) -> None:
+def test_a_run_resumes_with_the_same_bits_with_either_optimizer(
+    from_offloaded: bool, to_offloaded: bool
+) -> None:
     def make(offloaded: bool, module: nn.Module) -> AdamW:
         named = module.named_parameters()
-        return OffloadedAdamW(named, ADAM, bucket_size=ALIGNMENT) if offloaded else AdamW(named, ADAM)
+        return (
+            OffloadedAdamW(named, ADAM, bucket_size=ALIGNMENT) if offloaded else AdamW(named, ADAM)
+        )
 
     whole, first, second = (module_of(torch.bfloat16, full=(1,)) for _ in range(3))
-    through, before, after = make(False, whole), make(from_offloaded, first), make(to_offloaded, second)
+    through, before, after = (
+        make(False, whole),
+        make(from_offloaded, first),
+        make(to_offloaded, second),
+    )
     train(through, whole, range(6))
     train(before, first, range(3))
     saved = {name: tensor.clone() for name, tensor in before.state().items()}
@@ -208,14 +231,20 @@ def test_a_learner_skips_the_same_steps_and_reports_the_same(dtype: torch.dtype)
         assert type(learner.optimizer) is (OffloadedAdamW if offload else AdamW)
         metrics = []
         for step in range(4):
-            handle = model.norm.weight.register_hook(lambda grad: grad * math.inf) if step == 1 else None
+            handle = (
+                model.norm.weight.register_hook(lambda grad: grad * math.inf) if step == 1 else None
+            )
             found = learner.step([batch_of(step), batch_of(step + 10)], objective)
-            metrics.append({name: each.value() for name, each in found.items() if not name.startswith("time/")})
+            metrics.append(
+                {name: each.value() for name, each in found.items() if not name.startswith("time/")}
+            )
             if handle is not None:
                 handle.remove()
         assert [each["optim/skipped"] for each in metrics] == [0, 1, 0, 0]
         state = learner.state()
-        ends.append((repr(metrics), digest(model, learner.optimizer), state["weights"], state["skipped"]))
+        ends.append(
+            (repr(metrics), digest(model, learner.optimizer), state["weights"], state["skipped"])
+        )
     assert ends[0] == ends[1]
 
 
@@ -235,14 +264,18 @@ class Traced(OffloadedAdamW):
     def trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.works: list[Work] = []
         latest: dict[object, Work] = {}  # by stream, and by event
-        current, self._loads, self._stores = (SimpleNamespace(synchronize=lambda: None) for _ in range(3))
+        current, self._loads, self._stores = (
+            SimpleNamespace(synchronize=lambda: None) for _ in range(3)
+        )
         kinds = {id(self._loads): "load", id(self._stores): "store", id(current): "update"}
         for slot in self._slots:
             slot.loaded, slot.stepped, slot.stored = object(), object(), object()
 
         @contextmanager
         def ordered(stream: object, after: object, then: object) -> Iterator[None]:
-            (slot,) = (each for each in self._slots if after in (each.loaded, each.stepped, each.stored))
+            (slot,) = (
+                each for each in self._slots if after in (each.loaded, each.stepped, each.stored)
+            )
             direct = [latest[each] for each in (id(stream), after) if each in latest]
             before = {each for work in direct for each in (work, *work.before)}
             work = latest[id(stream)] = latest[then] = Work(kinds[id(stream)], slot, None, before)
@@ -262,8 +295,12 @@ class Traced(OffloadedAdamW):
         super()._update(bucket, *rest)
 
 
-@pytest.mark.parametrize("bucket_size", [ALIGNMENT, 3 * ALIGNMENT, 4 * ALIGNMENT, 8 * ALIGNMENT, 10**6])
-def test_streams_and_events_leave_no_race(bucket_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "bucket_size", [ALIGNMENT, 3 * ALIGNMENT, 4 * ALIGNMENT, 8 * ALIGNMENT, 10**6]
+)
+def test_streams_and_events_leave_no_race(
+    bucket_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What uses the same slot, or writes what another reads on the host, is ordered, in one step and across steps."""
     module = module_of(torch.bfloat16)
     optimizer = Traced(module.named_parameters(), ADAM, bucket_size=bucket_size)
@@ -275,32 +312,45 @@ def test_streams_and_events_leave_no_race(bucket_size: int, monkeypatch: pytest.
         kinds[later.kind] += 1
         for earlier in works[:place]:
             pair = {earlier.kind, later.kind}
-            if earlier.slot is later.slot or (earlier.bucket is later.bucket and pair == {"load", "store"}):
+            if earlier.slot is later.slot or (
+                earlier.bucket is later.bucket and pair == {"load", "store"}
+            ):
                 assert earlier in later.before, (earlier.kind, later.kind)
     buckets, slots = len(optimizer._buckets), len(optimizer._slots)
     assert kinds == {"load": 3 * buckets + slots, "update": 3 * buckets, "store": 3 * buckets}
     stores = [work for work in works if work.kind == "store"]
     loads = [work for work in works if work.kind == "load"]
-    if buckets > 3:  # the second bucket is loaded while the first one is stepped and stored, not after that
+    if (
+        buckets > 3
+    ):  # the second bucket is loaded while the first one is stepped and stored, not after that
         assert loads[1] not in stores[0].before and stores[1] not in loads[3].before
 
 
-def test_too_little_host_memory_and_other_precisions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_host_memory_and_other_precisions_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     weight = nn.Parameter(torch.zeros(3 * 2**20, dtype=torch.bfloat16))
     monkeypatch.setattr(offloaded_optim, "available_bytes", lambda: 36 * 2**20)
     OffloadedAdamW([("w", weight)]).close()
     monkeypatch.setattr(offloaded_optim, "available_bytes", lambda: 36 * 2**20 - 1)
-    with pytest.raises(ValueError, match=r"optimizer_offload keeps 0.0 GiB .* of which 0.0 GiB are available; use a"):
+    with pytest.raises(
+        ValueError,
+        match=r"optimizer_offload keeps 0.0 GiB .* of which 0.0 GiB are available; use a",
+    ):
         OffloadedAdamW([("w", weight)])
     OffloadedAdamW([("w", nn.Parameter(weight.detach().float()))])  # without masters there is room
     monkeypatch.setattr(offloaded_optim, "available_bytes", lambda: None)
-    with pytest.raises(ValueError, match=r"'w' is torch.float64; update.optimizer_offload .* or turn it off"):
+    with pytest.raises(
+        ValueError, match=r"'w' is torch.float64; update.optimizer_offload .* or turn it off"
+    ):
         OffloadedAdamW([("w", nn.Parameter(torch.zeros(1, dtype=torch.float64)))])
 
 
 def test_a_state_of_another_model_is_refused() -> None:
     state = OffloadedAdamW(module_of(torch.float32).named_parameters()).state()
-    with pytest.raises(ValueError, match=r"no float32 master of '0.weight', a torch.bfloat16 weight"):
+    with pytest.raises(
+        ValueError, match=r"no float32 master of '0.weight', a torch.bfloat16 weight"
+    ):
         OffloadedAdamW(module_of(torch.bfloat16).named_parameters()).load_state(state)
 
 
@@ -309,7 +359,11 @@ def test_host_memory_is_freed_with_the_optimizer() -> None:
     module = module_of(torch.bfloat16)
     optimizer = OffloadedAdamW(module.named_parameters())
     train(optimizer, module, range(2))
-    views = [optimizer.masters["0.weight"], optimizer._moments("0.weight")["exp_avg"], optimizer._host[2].values]
+    views = [
+        optimizer.masters["0.weight"],
+        optimizer._moments("0.weight")["exp_avg"],
+        optimizer._host[2].values,
+    ]
     watched = [weakref.ref(each) for each in (*views, optimizer._torch)]
     del views
     gc.collect()

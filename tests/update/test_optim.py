@@ -22,7 +22,10 @@ def layers(dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
 def gradients(module: nn.Module, steps: int) -> list[list[Tensor]]:
     rng = torch.Generator().manual_seed(1)
     return [
-        [torch.randn(weight.shape, generator=rng, dtype=torch.float64) for weight in module.parameters()]
+        [
+            torch.randn(weight.shape, generator=rng, dtype=torch.float64)
+            for weight in module.parameters()
+        ]
         for _ in range(steps)
     ]
 
@@ -35,9 +38,15 @@ def train(optimizer: AdamW, grads: list[list[Tensor]], learning_rate: float) -> 
         optimizer.clear()
 
 
-def by_hand(weight: Tensor, grads: list[Tensor], learning_rate: float, adam: Adam, decay: float) -> Tensor:
+def by_hand(
+    weight: Tensor, grads: list[Tensor], learning_rate: float, adam: Adam, decay: float
+) -> Tensor:
     """Decoupled weight decay, arXiv 1711.05101, in float64."""
-    x, mean, square = weight.double(), torch.zeros_like(weight.double()), torch.zeros_like(weight.double())
+    x, mean, square = (
+        weight.double(),
+        torch.zeros_like(weight.double()),
+        torch.zeros_like(weight.double()),
+    )
     for count, grad in enumerate(grads, start=1):
         mean = adam.beta1 * mean + (1 - adam.beta1) * grad
         square = adam.beta2 * square + (1 - adam.beta2) * grad**2
@@ -56,7 +65,9 @@ def test_it_is_adamw(dtype: torch.dtype, tolerance: float) -> None:
     train(AdamW(module.named_parameters(), adam), grads, 3e-3)
     for place, (name, weight) in enumerate(module.named_parameters()):
         decay = 0.3 if weight.ndim == 2 else 0.0
-        expected = by_hand(before[name], [g[place].to(dtype).double() for g in grads], 3e-3, adam, decay)
+        expected = by_hand(
+            before[name], [g[place].to(dtype).double() for g in grads], 3e-3, adam, decay
+        )
         assert float((weight.detach().double() - expected).abs().max()) < tolerance, name
         assert float((expected - before[name].double()).abs().max()) > 1e-2  # it did move
 
@@ -65,7 +76,9 @@ def test_it_equals_torchs_own_adamw() -> None:
     ours, theirs = layers(torch.float32), layers(torch.float32)
     grads = gradients(ours, 50)
     train(AdamW(ours.named_parameters(), Adam()), grads, 1e-3)
-    reference = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.0, foreach=False, fused=False)
+    reference = torch.optim.AdamW(
+        theirs.parameters(), lr=1e-3, weight_decay=0.0, foreach=False, fused=False
+    )
     for given in grads:
         for weight, grad in zip(theirs.parameters(), given, strict=True):
             weight.grad = grad.float()
@@ -76,12 +89,17 @@ def test_it_equals_torchs_own_adamw() -> None:
 
 def test_biases_and_norms_do_not_decay() -> None:
     module = layers(torch.float32)
-    assert [name for name, weight in module.named_parameters() if decays(name, weight)] == ["0.weight", "2.weight"]
+    assert [name for name, weight in module.named_parameters() if decays(name, weight)] == [
+        "0.weight",
+        "2.weight",
+    ]
     before = {name: weight.detach().clone() for name, weight in module.named_parameters()}
     zeros = [[torch.zeros(weight.shape) for weight in module.parameters()]]
     train(AdamW(module.named_parameters(), Adam(weight_decay=0.5)), zeros, 0.1)
     for name, weight in module.named_parameters():
-        torch.testing.assert_close(weight.detach(), before[name] * (0.95 if weight.ndim == 2 else 1.0))
+        torch.testing.assert_close(
+            weight.detach(), before[name] * (0.95 if weight.ndim == 2 else 1.0)
+        )
 
 
 def quadratic(dtype: torch.dtype, seed: int = 3) -> tuple[nn.Parameter, Tensor]:
@@ -93,7 +111,9 @@ def quadratic(dtype: torch.dtype, seed: int = 3) -> tuple[nn.Parameter, Tensor]:
     return nn.Parameter(start.to(dtype)), target
 
 
-def test_bfloat16_weights_follow_the_float32_trajectory_where_naive_bfloat16_does_not_move() -> None:
+def test_bfloat16_weights_follow_the_float32_trajectory_where_naive_bfloat16_does_not_move() -> (
+    None
+):
     learning_rate, steps = 1e-6, 1000
     ends = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -110,7 +130,9 @@ def test_bfloat16_weights_follow_the_float32_trajectory_where_naive_bfloat16_doe
     for _ in range(steps):
         naive.grad = (naive.detach().float() - target).bfloat16()
         plain.step()
-    assert torch.equal(naive.detach(), start.detach().bfloat16())  # not one of 400 weights moved in 1000 steps
+    assert torch.equal(
+        naive.detach(), start.detach().bfloat16()
+    )  # not one of 400 weights moved in 1000 steps
 
     full, (master, weight_16) = ends[torch.float32][0], ends[torch.bfloat16]
     moved = float((full - start.detach()).abs().mean())
@@ -130,7 +152,15 @@ def test_a_float32_weight_is_its_own_master_and_a_bfloat16_one_is_written_in_pla
     assert (full.data_ptr(), half.data_ptr()) == addresses
     assert half.tolist() == [0.75] * 3
     assert set(optimizer.state()) == {
-        *("mean.full", "square.full", "count.full", "master.half", "mean.half", "square.half", "count.half")
+        *(
+            "mean.full",
+            "square.full",
+            "count.full",
+            "master.half",
+            "mean.half",
+            "square.half",
+            "count.half",
+        )
     }
 
 
@@ -146,7 +176,9 @@ def test_gradients_of_micro_batches_add_up_in_float32() -> None:
     assert float(optimizer.norm()) == 0.0
     optimizer.close()
     (weight * 2.0).sum().backward()
-    assert weight.grad is not None and weight.grad.tolist() == [2.0] and float(optimizer.norm()) == 0.0
+    assert (
+        weight.grad is not None and weight.grad.tolist() == [2.0] and float(optimizer.norm()) == 0.0
+    )
 
 
 def test_the_gradient_is_scaled_down_to_the_largest_norm_as_a_whole() -> None:
@@ -157,8 +189,13 @@ def test_the_gradient_is_scaled_down_to_the_largest_norm_as_a_whole() -> None:
     norm = optimizer.norm()
     assert float(norm) == 50.0
     optimizer.step(0.1, norm=norm, max_norm=5.0)
-    assert [float(optimizer.state()[f"mean.{name}"]) for name in "ab"] == pytest.approx([3.0, 4.0], rel=1e-6)
-    weights["a"].grad, weights["b"].grad = torch.tensor([3.0]).double(), torch.tensor([0.0]).double()
+    assert [float(optimizer.state()[f"mean.{name}"]) for name in "ab"] == pytest.approx(
+        [3.0, 4.0], rel=1e-6
+    )
+    weights["a"].grad, weights["b"].grad = (
+        torch.tensor([3.0]).double(),
+        torch.tensor([0.0]).double(),
+    )
     optimizer.step(0.1, norm=optimizer.norm(), max_norm=5.0)
     assert float(optimizer.state()["mean.a"]) == 3.0  # below the bound: untouched
 
@@ -214,9 +251,13 @@ def test_a_state_of_another_model_is_refused() -> None:
     state = optimizer.state()
     with pytest.raises(ValueError, match=r"no trained weight is called '9.weight'"):
         optimizer.load_state({**state, "mean.9.weight": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"mean.0.weight' as torch.float32 \(2,\), but the weight is .* \(7, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"mean.0.weight' as torch.float32 \(2,\), but the weight is .* \(7, 5\)"
+    ):
         optimizer.load_state({**state, "mean.0.weight": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"no float32 master of '0.weight', a torch.bfloat16 weight"):
+    with pytest.raises(
+        ValueError, match=r"no float32 master of '0.weight', a torch.bfloat16 weight"
+    ):
         AdamW(layers(torch.bfloat16).named_parameters(), Adam()).load_state(state)
 
 

@@ -23,11 +23,15 @@ class Bigram:
         self.table = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
         self.calls = 0
 
-    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float) -> dict[str, Tensor]:
+    def outputs(
+        self, batch: dict[str, Any], want: frozenset[str], temperature: float
+    ) -> dict[str, Tensor]:
         self.calls += 1
         logits = self.table[batch["tokens_T"]]
         return {
-            "logprobs_T": next_token_logprobs(logits, batch["tokens_T"], batch["segments"], temperature=temperature)
+            "logprobs_T": next_token_logprobs(
+                logits, batch["tokens_T"], batch["segments"], temperature=temperature
+            )
         }
 
     def named_parameters(self) -> Any:
@@ -37,7 +41,11 @@ class Bigram:
 def batch(*sequences: list[int]) -> dict[str, Any]:
     tokens = torch.tensor([t for each in sequences for t in each])
     segments = Segments.from_lengths([len(each) for each in sequences])
-    return {"tokens_T": tokens, "segments": segments, "loss_mask_T": torch.ones(tokens.numel(), dtype=torch.bool)}
+    return {
+        "tokens_T": tokens,
+        "segments": segments,
+        "loss_mask_T": torch.ones(tokens.numel(), dtype=torch.bool),
+    }
 
 
 A, B, C = [1, 2, 3], [4, 5], [6, 7, 8, 9]
@@ -98,7 +106,9 @@ def _flipped(content: bytes) -> bytes:
         (lambda content: content.replace(b"sha256", b"sha255"), "does not match its sha256"),
     ],
 )
-def test_a_damaged_file_is_told_and_computed_again(damage: Any, reason: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_told_and_computed_again(
+    damage: Any, reason: str, tmp_path: Path
+) -> None:
     file = tmp_path / "reference.safetensors"
     first = ReferenceCache(Bigram(), file=file)  # type: ignore[arg-type]
     first.precompute([batch(A, B)])
@@ -147,4 +157,9 @@ def test_killed_at_any_change_the_file_is_the_old_one_or_the_new_one(
             write(file, new)
         except Killed:
             assert read(file).keys() in (old.keys(), new.keys())
-    assert seen == ["write", "fsync", "rename", "fsync"]  # written, on the disk, under its name, and that on the disk
+    assert seen == [
+        "write",
+        "fsync",
+        "rename",
+        "fsync",
+    ]  # written, on the disk, under its name, and that on the disk

@@ -33,8 +33,12 @@ def pairs(gaps: list[float], lengths: list[int] | None = None) -> dict[str, Any]
 
 def test_the_worked_example() -> None:
     found = finalize(accumulate(pairs([2.0, 0.1, -1.0])))
-    assert found["preference/calibration_error"] == pytest.approx((0.119203 + 0.475021 + 0.731059) / 3, abs=1e-6)
-    assert found["preference/brier"] == pytest.approx((0.014209 + 0.225645 + 0.534447) / 3, abs=1e-6)
+    assert found["preference/calibration_error"] == pytest.approx(
+        (0.119203 + 0.475021 + 0.731059) / 3, abs=1e-6
+    )
+    assert found["preference/brier"] == pytest.approx(
+        (0.014209 + 0.225645 + 0.534447) / 3, abs=1e-6
+    )
 
 
 def test_within_a_bin_surpluses_cancel_and_between_bins_they_do_not() -> None:
@@ -44,7 +48,9 @@ def test_within_a_bin_surpluses_cancel_and_between_bins_they_do_not() -> None:
     assert found["preference/calibration_error"] == pytest.approx(0, abs=1e-7)
     assert found["preference/brier"] == pytest.approx((3 * 0.0625 + 0.5625) / 4, abs=1e-7)
     sure = finalize(accumulate(pairs([50.0, 50.0, -50.0, -50.0])))
-    assert sure["preference/calibration_error"] == pytest.approx(0.5) and sure["preference/brier"] == pytest.approx(0.5)
+    assert sure["preference/calibration_error"] == pytest.approx(0.5) and sure[
+        "preference/brier"
+    ] == pytest.approx(0.5)
 
 
 def test_bins_are_a_twentieth_wide() -> None:
@@ -68,13 +74,17 @@ def test_length_correlation_is_numpys_and_counts_trained_tokens_only() -> None:
     batch["loss_mask_T"][0] = False
     trained = [8, *lengths[1:]]
     expected = np.corrcoef(batch["scores_B"].numpy(), trained)[0, 1]
-    assert finalize(accumulate(batch))["preference/length_correlation"] == pytest.approx(expected, abs=1e-12)
+    assert finalize(accumulate(batch))["preference/length_correlation"] == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_scores_that_are_a_line_in_length_correlate_to_one() -> None:
     batch = pairs([0.0, 0.0], [1, 2, 3, 4])
     batch["scores_B"] = torch.tensor([101.0, 102.0, 103.0, 104.0])
-    assert finalize(accumulate(batch))["preference/length_correlation"] == pytest.approx(1.0, abs=1e-9)
+    assert finalize(accumulate(batch))["preference/length_correlation"] == pytest.approx(
+        1.0, abs=1e-9
+    )
 
 
 def test_cutting_the_set_changes_nothing() -> None:
@@ -82,7 +92,12 @@ def test_cutting_the_set_changes_nothing() -> None:
     lengths = [1 + (n * n) % 11 for n in range(46)]
     whole = finalize(accumulate(pairs(gaps, lengths)))
     for at in (1, 7, 20):
-        cut = merge([accumulate(pairs(gaps[:at], lengths[: 2 * at])), accumulate(pairs(gaps[at:], lengths[2 * at :]))])
+        cut = merge(
+            [
+                accumulate(pairs(gaps[:at], lengths[: 2 * at])),
+                accumulate(pairs(gaps[at:], lengths[2 * at :])),
+            ]
+        )
         assert finalize(cut) == pytest.approx(whole, abs=1e-12)
 
 
@@ -106,7 +121,11 @@ def test_a_ranking_counts_all_its_pairs() -> None:
 def test_only_rows_that_score_are_judged() -> None:
     sft = objective_of(TABLE["sft"])
     assert with_reward_model_metrics(sft) is sft
-    terms = with_reward_model_metrics(objective_of(TABLE["reward_model"])).terms(pairs([2.0, 0.1, -1.0]))
+    terms = with_reward_model_metrics(objective_of(TABLE["reward_model"])).terms(
+        pairs([2.0, 0.1, -1.0])
+    )
     (term,) = terms.values()
     assert finalize(term.metrics)["preference/accuracy"] == pytest.approx(2 / 3)
-    assert finalize(term.metrics)["preference/calibration_error"] == pytest.approx(0.441761, abs=1e-6)
+    assert finalize(term.metrics)["preference/calibration_error"] == pytest.approx(
+        0.441761, abs=1e-6
+    )

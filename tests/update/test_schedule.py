@@ -14,12 +14,24 @@ def rates(schedule: Schedule, steps: int) -> list[float]:
 
 
 def test_a_linear_schedule_by_hand() -> None:
-    assert rates(Schedule(1.0, "linear", warmup=3, total=7), 9) == [0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert rates(Schedule(1.0, "linear", warmup=3, total=7), 9) == [
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        0.75,
+        0.5,
+        0.25,
+        0.0,
+        0.0,
+    ]
 
 
 def test_a_cosine_schedule_by_hand() -> None:
     expected = [1.0, 0.5 + math.sqrt(2) / 4, 0.5, 0.5 - math.sqrt(2) / 4, 0.0]
-    assert rates(Schedule(2.0, "cosine", total=4), 5) == pytest.approx([2 * each for each in expected], abs=1e-15)
+    assert rates(Schedule(2.0, "cosine", total=4), 5) == pytest.approx(
+        [2 * each for each in expected], abs=1e-15
+    )
 
 
 def test_constant_warms_up_and_stays() -> None:
@@ -39,7 +51,10 @@ def test_no_step_of_the_run_is_wasted_and_none_exceeds_the_peak(shape: str) -> N
     [
         ({"shape": "square"}, "'square' does not exist; choose one of constant, linear, cosine"),
         ({"shape": "linear"}, "give the total number of steps"),
-        ({"shape": "cosine", "warmup": 10, "total": 10}, "warm-up of 10 steps leaves nothing of 10"),
+        (
+            {"shape": "cosine", "warmup": 10, "total": 10},
+            "warm-up of 10 steps leaves nothing of 10",
+        ),
         ({"warmup": -1}, "warm-up of -1 steps"),
         ({"peak": 0.0}, "learning rate 0.0 must be"),
         ({"peak": math.inf}, "learning rate inf must be"),

@@ -35,7 +35,9 @@ ROWS = (*PLAIN, *COUPLED)
 PIECES = [[0, 1], [2], [4], [3], [5]]  # not a multiple of 2 or 4
 
 
-def trained(row: str, ranks: Ranks, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tensor], list[Any]]:
+def trained(
+    row: str, ranks: Ranks, dtype: torch.dtype = torch.float64
+) -> tuple[dict[str, Tensor], list[Any]]:
     """The weights after two optimizer steps, and what each step and an evaluation reported."""
     model = Toy(dtype=dtype)
     learner = LocalLearner(model, Schedule(1e-2), adam=Adam(weight_decay=0.01), ranks=ranks)
@@ -63,11 +65,16 @@ def test_rows_are_the_same_on_any_number_of_ranks_in_float64(count: int, tmp_pat
             weights, stats = alone[row]
             found, others = several[row]
             for name, weight in weights.items():
-                torch.testing.assert_close(found[name], weight, rtol=1e-10, atol=1e-12, msg=f"{row} {name}")
+                torch.testing.assert_close(
+                    found[name], weight, rtol=1e-10, atol=1e-12, msg=f"{row} {name}"
+                )
             for one, other in zip(stats, others, strict=True):
                 assert one.keys() == other.keys(), row
                 for name, value in one.items():
-                    assert other[name] == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), (row, name)
+                    assert other[name] == pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True), (
+                        row,
+                        name,
+                    )
 
 
 def optimizer_bytes(folder: Path, dtype: str) -> int:
@@ -77,7 +84,12 @@ def optimizer_bytes(folder: Path, dtype: str) -> int:
         learner = LocalLearner(model, Schedule(1e-2), ranks=ranks)
         learner.step([text_batch([7, 5], 0)], objective_of(TABLE["sft"]))
         optimizer = learner.optimizer
-        moments = [each for state in optimizer._torch.state.values() for each in state.values() if each.ndim]
+        moments = [
+            each
+            for state in optimizer._torch.state.values()
+            for each in state.values()
+            if each.ndim
+        ]
         masters = [each for name, each in optimizer.masters.items() if optimizer.has_master(name)]
         return sum(each.numel() * each.element_size() for each in (*moments, *masters))
 
@@ -87,7 +99,9 @@ def test_the_optimizers_memory_falls_as_one_over_the_ranks(dtype: str, tmp_path:
     create(tmp_path / "model", seed=0)
     (alone,) = run_in_ranks(1, tmp_path / "1", optimizer_bytes, tmp_path / "model", dtype)
     for count in (2, 4):
-        found = run_in_ranks(count, tmp_path / str(count), optimizer_bytes, tmp_path / "model", dtype)
+        found = run_in_ranks(
+            count, tmp_path / str(count), optimizer_bytes, tmp_path / "model", dtype
+        )
         assert sum(found) == alone
         assert max(found) <= alone / count + 64
 
@@ -102,7 +116,9 @@ def one_rank_learner(layout: str, folder: Path, dtype: str, device: str) -> Loca
     if layout in ("sharded", "gathered once"):
         model, whole = load(folder, dtype=dtype, device="cpu"), model
         shard(model, SINGLE, torch.device(device), keeps_weights=layout == "gathered once")
-    learner = LocalLearner(model, Schedule(1e-2), adam=adam, max_grad_norm=0.05, whole=whole, samples=True)
+    learner = LocalLearner(
+        model, Schedule(1e-2), adam=adam, max_grad_norm=0.05, whole=whole, samples=True
+    )
     if layout == "replicated":
         learner.optimizer.close()
         learner.optimizer = ReplicatedAdamW(model.named_parameters(), adam, SINGLE)
@@ -111,12 +127,21 @@ def one_rank_learner(layout: str, folder: Path, dtype: str, device: str) -> Loca
 
 def text_batch(lengths: list[int], seed: int, vocabulary: int = 64) -> Any:
     segments = Segments.from_lengths(lengths)
-    tokens_T = torch.randint(3, vocabulary, (segments.total,), generator=torch.Generator().manual_seed(seed))
+    tokens_T = torch.randint(
+        3, vocabulary, (segments.total,), generator=torch.Generator().manual_seed(seed)
+    )
     positions_T = torch.arange(segments.total) - segments.broadcast(segments.offsets[:-1])
-    return {"segments": segments, "tokens_T": tokens_T, "positions_T": positions_T, "loss_mask_T": positions_T > 0}
+    return {
+        "segments": segments,
+        "tokens_T": tokens_T,
+        "positions_T": positions_T,
+        "loss_mask_T": positions_T > 0,
+    }
 
 
-def one_rank(folder: Path, dtype: str, device: str) -> dict[str, tuple[dict[str, Tensor], list[Any]]]:
+def one_rank(
+    folder: Path, dtype: str, device: str
+) -> dict[str, tuple[dict[str, Tensor], list[Any]]]:
     """The weights after three optimizer steps of two micro-batches, and what each step reported, by layout."""
     found = {}
     for layout in LAYOUTS:
@@ -125,7 +150,10 @@ def one_rank(folder: Path, dtype: str, device: str) -> dict[str, tuple[dict[str,
             batches = [text_batch([9, 14], step), text_batch([5], step + 9)]
             metrics = learner.step(batches, objective_of(TABLE["sft"]))
             stats.append({name: each.value() for name, each in metrics.items()})
-        found[layout] = {name: weight.cpu().clone() for name, weight in learner.weights().items()}, stats
+        found[layout] = (
+            {name: weight.cpu().clone() for name, weight in learner.weights().items()},
+            stats,
+        )
         learner.close()
     return found
 
@@ -136,7 +164,9 @@ def check_one_rank(found: dict[str, tuple[dict[str, Tensor], list[Any]]]) -> Non
     for layout in LAYOUTS[1:]:
         others, their_stats = found[layout]
         assert stats == their_stats, layout
-        assert [name for name in weights if not torch.equal(weights[name], others[name])] == [], layout
+        assert [name for name in weights if not torch.equal(weights[name], others[name])] == [], (
+            layout
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -155,23 +185,42 @@ def two_ranks(folder: Path, keeps_weights: bool) -> tuple[list[Any], dict[str, T
         for step in range(3):
             batches = [text_batch([9, 14], step + place) for place in (0, 9, 20, 31)]
             logprobs.append(learner.logprobs(batches[0]))
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            with torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU]
+            ) as profile:
                 learner.step(batches, objective_of(TABLE["sft"]))
-            gathers.append(sum(each.count for each in profile.key_averages() if each.key == "fsdp::all_gather_copy_in"))
-            assert all(isinstance(weight, DTensor) for _, weight in model.named_parameters())  # given back
+            gathers.append(
+                sum(
+                    each.count
+                    for each in profile.key_averages()
+                    if each.key == "fsdp::all_gather_copy_in"
+                )
+            )
+            assert all(
+                isinstance(weight, DTensor) for _, weight in model.named_parameters()
+            )  # given back
         logprobs.append(learner.logprobs(batches[0]))
         found = {name: weight.clone() for name, weight in learner.weights().items()}
         learner.close()
         return logprobs, found, gathers
 
 
-def test_weights_that_are_gathered_once_a_step_give_the_same_bits_with_fewer_gathers(tmp_path: Path) -> None:
+def test_weights_that_are_gathered_once_a_step_give_the_same_bits_with_fewer_gathers(
+    tmp_path: Path,
+) -> None:
     create(tmp_path / "model", seed=0)
-    each, once = (run_in_ranks(2, tmp_path / str(keeps), two_ranks, tmp_path / "model", keeps) for keeps in (0, 1))
+    each, once = (
+        run_in_ranks(2, tmp_path / str(keeps), two_ranks, tmp_path / "model", keeps)
+        for keeps in (0, 1)
+    )
     for (logprobs, weights, many), (others, their_weights, few) in zip(each, once, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(logprobs, others, strict=True))
-        assert len({tuple(one.tolist()) for one in logprobs}) == 4  # no step saw the weights of the one before
-        assert [name for name in weights if not torch.equal(weights[name], their_weights[name])] == []
+        assert (
+            len({tuple(one.tolist()) for one in logprobs}) == 4
+        )  # no step saw the weights of the one before
+        assert [
+            name for name in weights if not torch.equal(weights[name], their_weights[name])
+        ] == []
         assert 0 < few[1] == few[2] and 3 * few[2] <= many[2], (few, many)
 
 
@@ -182,7 +231,9 @@ def divided_modules(folder: Path) -> dict[str, list[str]]:
         model = load(create(folder / family, family=family, seed=0, layers=3), device="cpu")
         shard(model, SINGLE, torch.device("cpu"))
         assert model.root is not None
-        found[family] = [name for name, each in model.root.named_modules() if isinstance(each, FSDPModule)]
+        found[family] = [
+            name for name, each in model.root.named_modules() if isinstance(each, FSDPModule)
+        ]
     return found
 
 
@@ -211,7 +262,9 @@ def saved(folder: Path, steps: int, resume: bool) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(1, 2), (2, 1), (2, 3)])
-def test_a_state_does_not_know_how_many_ranks_wrote_it(writers: int, readers: int, tmp_path: Path) -> None:
+def test_a_state_does_not_know_how_many_ranks_wrote_it(
+    writers: int, readers: int, tmp_path: Path
+) -> None:
     root = tmp_path / "checkpoints"
     run_in_ranks(writers, tmp_path / "log", saved, root, 2, False)
     (expected,) = run_in_ranks(1, tmp_path / "log-1", saved, root, 2, True)

@@ -18,7 +18,9 @@ VOCABULARY = 11
 class Toy(nn.Module):
     """Sees the token before and the running mean of its sequence; has a norm, biases, dropout and a scalar head."""
 
-    def __init__(self, *, width: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, *, width: int = 8, seed: int = 0, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -31,16 +33,26 @@ class Toy(nn.Module):
         self.calls: list[tuple[frozenset[str], bool]] = []
         self.to(dtype)
 
-    def outputs(self, batch: dict[str, Any], want: frozenset[str], temperature: float) -> dict[str, Tensor]:
+    def outputs(
+        self, batch: dict[str, Any], want: frozenset[str], temperature: float
+    ) -> dict[str, Tensor]:
         self.calls.append((want, self.training))
         segments: Segments = batch["segments"]
         hidden_TD = self.hidden(batch["tokens_T"], segments)
-        logits_TV = self.head(hidden_TD).float() if hidden_TD.dtype == torch.bfloat16 else self.head(hidden_TD)
+        logits_TV = (
+            self.head(hidden_TD).float()
+            if hidden_TD.dtype == torch.bfloat16
+            else self.head(hidden_TD)
+        )
         values_T = self.score(hidden_TD).squeeze(-1)
         last_B = (segments.offsets[1:] - 1).clamp(min=0)
         made = {
-            "logprobs_T": next_token_logprobs(logits_TV, batch["tokens_T"], segments, temperature=temperature),
-            "entropy_T": torch.distributions.Categorical(logits=logits_TV, validate_args=False).entropy(),
+            "logprobs_T": next_token_logprobs(
+                logits_TV, batch["tokens_T"], segments, temperature=temperature
+            ),
+            "entropy_T": torch.distributions.Categorical(
+                logits=logits_TV, validate_args=False
+            ).entropy(),
             "values_T": values_T,
             "scores_B": values_T[last_B],
         }
@@ -54,7 +66,9 @@ class Toy(nn.Module):
         ):
             counts_T1 = torch.arange(1, length + 1, dtype=part_TD.dtype).unsqueeze(-1)
             means.append(part_TD.cumsum(0) / counts_T1)
-        return self.norm(self.drop(torch.tanh(self.mix(torch.cat([embedded_TD, torch.cat(means)], -1)))))
+        return self.norm(
+            self.drop(torch.tanh(self.mix(torch.cat([embedded_TD, torch.cat(means)], -1))))
+        )
 
 
 def batch_of(seed: int, *, rows: int = 12, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -94,11 +108,18 @@ def cut(batch: dict[str, Any], pairs: list[list[int]]) -> list[dict[str, Any]]:
     pieces = []
     for chosen in pairs:
         rows = torch.tensor([row for pair in chosen for row in (2 * pair, 2 * pair + 1)])
-        piece = rows_of({name: value for name, value in batch.items() if name != "mismatched"}, rows)
+        piece = rows_of(
+            {name: value for name, value in batch.items() if name != "mismatched"}, rows
+        )
         if "mismatched" in batch:
             piece["mismatched"] = rows_of(batch["mismatched"], rows)
         pieces.append(piece)
     return pieces
 
 
-CUTS = ([[0, 1, 2, 3, 4, 5]], [[0, 1, 2], [3, 4, 5]], [[0], [1, 2, 3, 4], [5]], [[5], [4], [3], [2], [1], [0]])
+CUTS = (
+    [[0, 1, 2, 3, 4, 5]],
+    [[0, 1, 2], [3, 4, 5]],
+    [[0], [1, 2, 3, 4], [5]],
+    [[5], [4], [3], [2], [1], [0]],
+)

@@ -15,7 +15,9 @@ class Annotator:
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        self._shown = math.inf  # when the question had been shown at the latest, where that is known
+        self._shown = (
+            math.inf
+        )  # when the question had been shown at the latest, where that is known
 
     def enter(self, name: str) -> Annotator:
         self.page.fill("#name", name)
@@ -36,7 +38,9 @@ class Annotator:
 
     def judge(self, *keys: str) -> None:
         """Press keys of which the last is the verdict, and wait until the server has it."""
-        self.page.wait_for_timeout(min(max(PAUSE - 1000 * (time.monotonic() - self._shown), 0), PAUSE))
+        self.page.wait_for_timeout(
+            min(max(PAUSE - 1000 * (time.monotonic() - self._shown), 0), PAUSE)
+        )
         before = self.done()
         self.press(*keys)
         self.wait_for(before + 1)

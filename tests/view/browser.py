@@ -35,7 +35,9 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield browser
         browser.close()
 
@@ -48,15 +50,24 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
 
     def open_one(url: str, *, width: int = 1440, height: int = 900, dark: bool = False) -> Any:
         scheme = "dark" if dark else "light"
-        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("console", lambda line: complaints.append(line.text) if _is_complaint(line) else None)
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "console", lambda line: complaints.append(line.text) if _is_complaint(line) else None
+        )
+        page.on(
+            "dialog",
+            lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
         own = url.split("/")[2]
-        page.on("request", lambda sent: complaints.append(sent.url) if _leaves(sent.url, own) else None)
+        page.on(
+            "request", lambda sent: complaints.append(sent.url) if _leaves(sent.url, own) else None
+        )
         page.goto(url)
         return page
 
@@ -84,7 +95,9 @@ def serving(app: Starlette, *, token: str | None = None) -> Iterator[str]:
     from ascent.view.server import link, listen
 
     sock = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     while not server.started:

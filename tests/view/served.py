@@ -23,7 +23,9 @@ def url(trained: Path) -> Iterator[str]:
 
 
 def at(url: str, run: str, **query: Any) -> str:
-    return f"{url}#/run?run={quote(run)}" + "".join(f"&{key}={quote(str(value))}" for key, value in query.items())
+    return f"{url}#/run?run={quote(run)}" + "".join(
+        f"&{key}={quote(str(value))}" for key, value in query.items()
+    )
 
 
 def texts(page: Any, selector: str) -> list[str]:

@@ -20,7 +20,9 @@ def readers(tmp_path: Path) -> list[RunReader]:
     found = []
     for name, (seed, rate) in settings.items():
         steps = {"a": 3, "b": 2, "c": 3}[name]
-        run = write_run(tmp_path / name, steps=steps, recipe={"seed": seed, "update.learning_rate": rate})
+        run = write_run(
+            tmp_path / name, steps=steps, recipe={"seed": seed, "update.learning_rate": rate}
+        )
         found.append(RunReader(name, run))
         found[-1].metrics.refresh()
     return found
@@ -43,7 +45,12 @@ def test_seeds_are_folded_into_mean_and_band(tmp_path: Path) -> None:
     found = compare_curves(runs, ["reward/mean", "loss/total"], fold=True, **OPTIONS)
     assert [group["runs"] for group in found["groups"]] == [["a", "b"], ["c"]]
     band, line = found["curves"]["reward/mean"]
-    assert (band["x"], band["y"], band["low"], line["y"]) == ([1, 2], [0.1, 0.2], [0.1, 0.2], [0.1, 0.2, 0.3])
+    assert (band["x"], band["y"], band["low"], line["y"]) == (
+        [1, 2],
+        [0.1, 0.2],
+        [0.1, 0.2],
+        [0.1, 0.2, 0.3],
+    )
     assert "low" not in line and found["curves"]["loss/total"] == []
     assert len(compare_curves(runs, [], fold=False, **OPTIONS)["groups"]) == 3
 
@@ -66,9 +73,15 @@ def test_two_runs_are_compared_by_keyboard_alone(url: str, open_page: Any, train
     page.keyboard.press("Enter")
     page.wait_for_selector(".legend li")
     assert texts(page, ".legend li") == ["sort/rlvr/seed-1 and 1 more seed"]  # folded
-    assert [row.split("\t") for row in texts(page, "table.settings tbody tr")] == [["seed", "1", "2"]]
+    assert [row.split("\t") for row in texts(page, "table.settings tbody tr")] == [
+        ["seed", "1", "2"]
+    ]
     first, second = (
-        {each["step"]: each["reward/mean"] for each in read_run(trained / name).metrics if "reward/mean" in each}
+        {
+            each["step"]: each["reward/mean"]
+            for each in read_run(trained / name).metrics
+            if "reward/mean" in each
+        }
         for name in (RLVR, OTHER)
     )
     panel = page.locator(".panel[data-title='reward/mean']")
@@ -84,5 +97,7 @@ def test_two_runs_are_compared_by_keyboard_alone(url: str, open_page: Any, train
     point_at(page, panel, 6 / 14)
     values = panel.locator(".values").inner_text()
     assert (
-        shown(first[6]) in values and shown(second[6]) in values and panel.locator("canvas").evaluate(BAND) < folded / 3
+        shown(first[6]) in values
+        and shown(second[6]) in values
+        and panel.locator("canvas").evaluate(BAND) < folded / 3
     )

@@ -49,7 +49,9 @@ def test_other_files_under_the_same_names_are_not_served(
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, None)
-    with pytest.raises(ValueError, match=r"starlette and uvicorn, which the extra view installs: pip install"):
+    with pytest.raises(
+        ValueError, match=r"starlette and uvicorn, which the extra view installs: pip install"
+    ):
         extra.require()
     with pytest.raises(ValueError, match=r"uPlot from uplot-python==.* pip install"):
         extra.chart_folder()
@@ -58,4 +60,7 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_gets_them_from_this_server() -> None:
     with serving(make_app([])) as url:
         for name in extra.CHARTS:
-            assert httpx.get(f"{url}static/charts/{name}").content == (extra.chart_folder() / name).read_bytes()
+            assert (
+                httpx.get(f"{url}static/charts/{name}").content
+                == (extra.chart_folder() / name).read_bytes()
+            )

@@ -23,7 +23,11 @@ def test_files_are_read(tmp_path: Path) -> None:
     files = RunFiles(write_run(tmp_path / "a"))
     assert files.json("inputs.json")["recipe"]["algorithm"] == "grpo"
     assert [each["step"] for each in files.records("metrics.jsonl")] == [1, 2, 3]
-    assert files.text("warnings.jsonl") == "" and files.json("changes.jsonl") is None and files.checkpoints() == []
+    assert (
+        files.text("warnings.jsonl") == ""
+        and files.json("changes.jsonl") is None
+        and files.checkpoints() == []
+    )
 
 
 def test_links_pipes_and_folders_are_no_files(tmp_path: Path) -> None:
@@ -53,7 +57,9 @@ def test_the_output_of_a_sweep_is_read_from_beside_the_folder(tmp_path: Path) ->
     files = RunFiles(run, with_output=True)
     assert files.output() == ""
     log.write_bytes(b"first \xff\n" + b"x" * 70_000 + b"\nlast\n")
-    assert files.output() == "last\n" and RunFiles(run).output() == ""  # the end, from a whole line on
+    assert (
+        files.output() == "last\n" and RunFiles(run).output() == ""
+    )  # the end, from a whole line on
     log.unlink()
     log.symlink_to(tmp_path / "sweep/seed=1/config.yaml")
     assert files.output() == ""
@@ -76,18 +82,33 @@ def test_a_diagnosis_is_read(tmp_path: Path) -> None:
     assert files.diagnosis() is None
     change = KeyChange("update.learning_rate", "lower")
     seen = ({"step": 7, "id": "p", "completion": "x"},)
-    finding = Finding("collapse", "It repeats itself.", 7, 0.9, ("entropy 0.01",), (change,), ("policy/entropy",), seen)
+    finding = Finding(
+        "collapse",
+        "It repeats itself.",
+        7,
+        0.9,
+        ("entropy 0.01",),
+        (change,),
+        ("policy/entropy",),
+        seen,
+    )
     (tmp_path / "a/diagnosis.json").write_text(Diagnosis("a", 9, (finding,)).to_json())
     assert files.diagnosis() == {
         "step": 9,
         "findings": [
             {
-                "cause": "collapse", "certainty": "sure", "summary": "It repeats itself.", "began": 7, "note": False,
-                "metrics": ("policy/entropy",), "evidence": ("entropy 0.01",),
-                "changes": ["update.learning_rate: lower"], "rollouts": [{"step": 7, "id": "p"}],
+                "cause": "collapse",
+                "certainty": "sure",
+                "summary": "It repeats itself.",
+                "began": 7,
+                "note": False,
+                "metrics": ("policy/entropy",),
+                "evidence": ("entropy 0.01",),
+                "changes": ["update.learning_rate: lower"],
+                "rollouts": [{"step": 7, "id": "p"}],
             }
         ],
-    }  # fmt: skip
+    }
     odd = (replace(finding, confidence="high"), replace(finding, rollouts=("x",)))  # type: ignore[arg-type]
     wrong = [Diagnosis("a", 9, (each,)).to_json() for each in odd]
     for damaged in ("{", "[]", '{"format": 1}', '{"format": 1, "findings": [{"x": 1}]}', *wrong):
@@ -99,7 +120,9 @@ def test_a_run_shows_the_diagnosis_of_its_end(url: str, open_page: Any, trained:
     page = open_page(at(url, RLVR, tab="diagnosis"))
     page.wait_for_selector("h2:has-text('Diagnosis after step 14')")
     found = from_json((trained / RLVR / "diagnosis.json").read_text())
-    assert texts(page, ".finding .badge") == [each.cause.replace("_", " ") for each in found.findings]
+    assert texts(page, ".finding .badge") == [
+        each.cause.replace("_", " ") for each in found.findings
+    ]
     assert found.findings or "Nothing found wrong" in page.inner_text("main")
 
 
@@ -108,20 +131,31 @@ def test_a_diagnosis_appears_with_its_evidence_as_plots(tmp_path: Path, open_pag
     change = KeyChange("update.learning_rate", "1e-06", "a third")
     evidence = ("reward/mean fell from 0.9 to 0.1", "<b>loss</b> rose")
     finding = Finding(
-        "reward_collapse", "The reward fell.", 4, 0.9, evidence, (change,), ("reward/mean",), ({"step": 4},)
+        "reward_collapse",
+        "The reward fell.",
+        4,
+        0.9,
+        evidence,
+        (change,),
+        ("reward/mean",),
+        ({"step": 4},),
     )
     with serving(page_app(Library([tmp_path]))) as url:
         page = open_page(at(url, "a", tab="diagnosis"))
         page.wait_for_selector("text=Not diagnosed yet")
         (path / "diagnosis.json").write_text(Diagnosis("a", 9, (finding,)).to_json())
-        page.wait_for_selector(".finding .panel[data-title='reward/mean'] canvas")  # without reloading
+        page.wait_for_selector(
+            ".finding .panel[data-title='reward/mean'] canvas"
+        )  # without reloading
         assert texts(page, ".finding .evidence li") == list(evidence)
         assert texts(page, ".finding .fix li") == ["update.learning_rate: 1e-06 (a third)"]
         mark = page.wait_for_selector(".finding .mark")
         assert mark.get_attribute("aria-label") == "reward_collapse from step 4 on"
         assert page.inner_text(".tabs .count") == "1" and find_faults(page) == []
         point_at(page, page.locator(".finding .panel"), 3 / 8)
-        assert "step 4" in page.inner_text(".finding .values") and "0.4" in page.inner_text(".finding .values")
+        assert "step 4" in page.inner_text(".finding .values") and "0.4" in page.inner_text(
+            ".finding .values"
+        )
         page.click("text=See the rollouts of step 4")
         page.wait_for_selector(".sample")
 

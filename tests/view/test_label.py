@@ -52,8 +52,13 @@ def questions(count: int, *texts: str, ask: str = "Question {}?") -> list[Compar
     return [
         Comparison(
             f"p{number}#0.0-1.0",
-            Prompt(f"p{number}", (Message("system", "Be brief."), Message("user", ask.format(number)))),
-            tuple(Answer(f"{n}.0", f"secret-{n}", text.format(number), 3) for n, text in enumerate(made)),
+            Prompt(
+                f"p{number}", (Message("system", "Be brief."), Message("user", ask.format(number)))
+            ),
+            tuple(
+                Answer(f"{n}.0", f"secret-{n}", text.format(number), 3)
+                for n, text in enumerate(made)
+            ),
         )
         for number in range(count)
     ]
@@ -72,7 +77,9 @@ class Labeling:
 
     def post(self, path: str, content: Any, annotator: str = "ann") -> httpx.Response:
         body = {"annotator": annotator, **content} if isinstance(content, dict) else content
-        return httpx.post(f"{self.url}api/{path}", json=body, headers={"origin": self.url.rstrip("/")})
+        return httpx.post(
+            f"{self.url}api/{path}", json=body, headers={"origin": self.url.rstrip("/")}
+        )
 
 
 @pytest.fixture
@@ -81,7 +88,9 @@ def labeling(tmp_path: Path) -> Callable[..., Any]:
     def label(asked: list[Comparison], *, guidelines: str = "", **plan: Any) -> Iterator[Labeling]:
         path = tmp_path / "labels.jsonl"
         with PreferenceLog(path) as log:
-            session = LabelingSession(log, asked, LabelingPlan(**{"overlap": 1.0, "repeat": 0.0, **plan}))
+            session = LabelingSession(
+                log, asked, LabelingPlan(**{"overlap": 1.0, "repeat": 0.0, **plan})
+            )
             with serving(label_app(session, guidelines=guidelines)) as url:
                 yield Labeling(url, path, session)
 
@@ -104,15 +113,23 @@ def test_no_response_names_a_model_or_an_answer(labeling: Any) -> None:
         assert "secret" not in text and "0.0" not in text.replace(state["question"]["ticket"], "")
 
 
-def test_a_verdict_is_in_the_file_when_the_reply_comes(labeling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_is_in_the_file_when_the_reply_comes(
+    labeling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_size), sync(handle)))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_size), sync(handle))
+    )
     with labeling(questions(3)) as served:
         question = served.get().json()["question"]
-        reply = served.post("judge", {"ticket": question["ticket"], "verdict": "second", "comment": "why not"})
+        reply = served.post(
+            "judge", {"ticket": question["ticket"], "verdict": "second", "comment": "why not"}
+        )
         assert synced[-1] == served.path.stat().st_size > 0
-        assert reply.json()["done"] == 1 and reply.json()["question"]["ticket"] != question["ticket"]
+        assert (
+            reply.json()["done"] == 1 and reply.json()["question"]["ticket"] != question["ticket"]
+        )
         (row,) = served.rows
         assert (row["chosen"], row["comment"]) == (question["answers"][1], "why not")
         assert served.path.read_text().count("\n") == 1
@@ -140,23 +157,35 @@ def test_what_does_not_fit_is_refused_in_words_and_not_written(
 ) -> None:
     with labeling(questions(2)) as served:
         ticket = served.get().json()["question"]["ticket"]
-        reply = served.post(path, {"ticket": ticket, **content} if isinstance(content, dict) else content)
+        reply = served.post(
+            path, {"ticket": ticket, **content} if isinstance(content, dict) else content
+        )
         assert reply.status_code == status and words in reply.json()["error"], reply.text
         assert served.rows == []
 
 
 def test_only_the_page_itself_may_write(labeling: Any) -> None:
     with labeling(questions(2)) as served:
-        sent = {"annotator": "ann", "ticket": served.get().json()["question"]["ticket"], "verdict": "first"}
+        sent = {
+            "annotator": "ann",
+            "ticket": served.get().json()["question"]["ticket"],
+            "verdict": "first",
+        }
         for headers in ({}, {"origin": "http://evil.example"}):
-            assert httpx.post(f"{served.url}api/judge", json=sent, headers=headers).status_code == 403
+            assert (
+                httpx.post(f"{served.url}api/judge", json=sent, headers=headers).status_code == 403
+            )
         assert served.rows == []
 
 
 def test_guidelines_are_text_and_structure(tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text(RULES)
     html = read_guidelines(tmp_path / "rules.md")
-    assert "<strong>true</strong>" in html and "<table>" in html and '<a href="https://example.org">' in html
+    assert (
+        "<strong>true</strong>" in html
+        and "<table>" in html
+        and '<a href="https://example.org">' in html
+    )
     for word in ("<script", "<img", "<b ", 'href="javascript'):
         assert word not in html
     assert "&lt;script&gt;" in html
@@ -173,7 +202,9 @@ def test_pairs_by_keys_alone(labeling: Any, open_page: Any) -> None:
         assert "annotator=Ann+Lee" in ann.page.url
         ann.judge(prefer_good(ann.texts()))
         ann.judge("t")
-        ann.judge("c", "n", "o", " ", "1", "Enter", "b")  # keys of verdicts are letters in the comment
+        ann.judge(
+            "c", "n", "o", " ", "1", "Enter", "b"
+        )  # keys of verdicts are letters in the comment
         ann.judge("s")
         assert [row["verdict"] for row in served.rows][1:] == ["tie", "both_bad", "skip"]
         assert served.rows[0]["chosen"] == "good 0" and served.rows[2]["comment"] == "no 1"
@@ -186,7 +217,9 @@ def test_pairs_by_keys_alone(labeling: Any, open_page: Any) -> None:
         ann.judge("s")
         assert ann.texts() == texts and len(served.rows) == 4
         assert ann.judge_all(prefer_good) == 3
-        assert "All done" in ann.page.inner_text("main") and ann.page.inner_text("#count") == "7 of 7"
+        assert (
+            "All done" in ann.page.inner_text("main") and ann.page.inner_text("#count") == "7 of 7"
+        )
         ann.undo()
         assert ann.texts()[0].endswith("6")
     rows = served.rows
@@ -196,7 +229,9 @@ def test_pairs_by_keys_alone(labeling: Any, open_page: Any) -> None:
 def test_rankings_with_ties_by_keys_and_by_clicks(labeling: Any, open_page: Any) -> None:
     with labeling(questions(3, "a", "b", "c", "d"), form="rankings") as served:
         ann = Annotator(open_page(served.url)).enter("ann")
-        ann.press("2", "3", "Backspace", "1", "=", "4", "Enter")  # answer 3 is missing: nothing is saved
+        ann.press(
+            "2", "3", "Backspace", "1", "=", "4", "Enter"
+        )  # answer 3 is missing: nothing is saved
         assert ann.page.inner_text(".order") == "2  ›  1 = 4" and ann.done() == 0
         ann.judge("3", "Enter")
         assert served.rows[0]["ranks"] == [2, 1, 4, 2]
@@ -234,12 +269,19 @@ def test_model_text_is_text(labeling: Any, open_page: Any) -> None:
     with labeling(questions(1, *HOSTILE, long), form="ratings") as served:
         page = open_page(f"{served.url}?annotator=ann")
         page.wait_for_selector(".verdict")
-        shown = page.eval_on_selector_all(".answer .text", "all => all.map(each => each.textContent)")
+        shown = page.eval_on_selector_all(
+            ".answer .text", "all => all.map(each => each.textContent)"
+        )
         assert sorted(shown) == sorted([*HOSTILE, long])
-        assert page.locator(".text *").count() == 0 and page.locator("main script, main img").count() == 0
+        assert (
+            page.locator(".text *").count() == 0
+            and page.locator("main script, main img").count() == 0
+        )
         where = next(index for index, text in enumerate(shown) if "שלום" in text)
         assert (
-            page.locator(".answer .text").nth(where).evaluate("each => getComputedStyle(each).unicodeBidi")
+            page.locator(".answer .text")
+            .nth(where)
+            .evaluate("each => getComputedStyle(each).unicodeBidi")
             == "plaintext"
         )
         tall = page.locator(".text.long")
@@ -250,7 +292,9 @@ def test_model_text_is_text(labeling: Any, open_page: Any) -> None:
         assert find_faults(page) == []
 
 
-def test_guidelines_come_first_and_do_no_harm(labeling: Any, open_page: Any, tmp_path: Path) -> None:
+def test_guidelines_come_first_and_do_no_harm(
+    labeling: Any, open_page: Any, tmp_path: Path
+) -> None:
     (tmp_path / "rules.md").write_text(RULES)
     with labeling(questions(3), guidelines=read_guidelines(tmp_path / "rules.md")) as served:
         ann = Annotator(open_page(served.url)).enter("ann")
@@ -271,7 +315,10 @@ def test_guidelines_come_first_and_do_no_harm(labeling: Any, open_page: Any, tmp
 def test_names_are_asked_and_chosen(labeling: Any, open_page: Any) -> None:
     with labeling(questions(2), annotators=("Ann", "Bob")) as served:
         page = open_page(served.url)
-        assert page.locator(".ask-name button").all_inner_texts() == ["Ann", "Bob"] and find_faults(page) == []
+        assert (
+            page.locator(".ask-name button").all_inner_texts() == ["Ann", "Bob"]
+            and find_faults(page) == []
+        )
         page.click("text=Bob")
         page.wait_for_selector(".verdict")
         assert page.inner_text(".name") == "Bob"
@@ -297,7 +344,9 @@ def test_two_tabs_of_one_annotator(labeling: Any, open_page: Any) -> None:
         open_page.complaints[:] = [each for each in open_page.complaints if "409" not in each]
 
 
-def test_a_second_press_does_not_judge_a_question_that_was_not_seen(labeling: Any, open_page: Any) -> None:
+def test_a_second_press_does_not_judge_a_question_that_was_not_seen(
+    labeling: Any, open_page: Any
+) -> None:
     with labeling(questions(4)) as served:
         ann = Annotator(open_page(f"{served.url}?annotator=ann"))
         ann.page.wait_for_selector(".verdict")
@@ -335,7 +384,9 @@ def test_a_lost_reply_writes_one_verdict_and_takes_back_one(labeling: Any, open_
         ]
 
 
-def test_a_full_disk_keeps_the_question_and_says_so(labeling: Any, open_page: Any, monkeypatch: Any) -> None:
+def test_a_full_disk_keeps_the_question_and_says_so(
+    labeling: Any, open_page: Any, monkeypatch: Any
+) -> None:
     with labeling(questions(4)) as served:
         ann = Annotator(open_page(f"{served.url}?annotator=ann"))
         ann.page.wait_for_selector(".verdict")
@@ -376,7 +427,9 @@ def test_what_was_not_sent_survives_a_closed_page(labeling: Any, open_page: Any)
 
 def test_waiting_for_what_another_has_open(labeling: Any, open_page: Any) -> None:
     with labeling(questions(2), overlap=0.0) as served:
-        ann, bob = (Annotator(open_page(f"{served.url}?annotator={name}")) for name in ("ann", "bob"))
+        ann, bob = (
+            Annotator(open_page(f"{served.url}?annotator={name}")) for name in ("ann", "bob")
+        )
         for each in (ann, bob):
             each.page.wait_for_selector(".verdict")
         assert ann.texts() != bob.texts()
@@ -390,18 +443,26 @@ def test_waiting_for_what_another_has_open(labeling: Any, open_page: Any) -> Non
 
 @pytest.mark.parametrize("form", ["pairs", "rankings", "ratings"])
 def test_every_width_and_theme(labeling: Any, open_page: Any, tmp_path: Path, form: str) -> None:
-    asked = questions(9, *RAINBOWS[: 2 if form == "pairs" else 4], ask="Why are rainbows always in the same order?")
+    asked = questions(
+        9,
+        *RAINBOWS[: 2 if form == "pairs" else 4],
+        ask="Why are rainbows always in the same order?",
+    )
     with labeling(asked, form=form, seed=1) as served:
         page = open_page(f"{served.url}?annotator=ann")
         page.wait_for_selector(".verdict")
         Annotator(page).judge("s")
-        Annotator(page).press(*{"pairs": (), "rankings": ("2", "1", "=", "4"), "ratings": ("4",)}[form])
+        Annotator(page).press(
+            *{"pairs": (), "rankings": ("2", "1", "=", "4"), "ratings": ("4",)}[form]
+        )
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             bar = page.locator(".verdict").bounding_box()
             assert bar["y"] + bar["height"] <= 900 and bar["height"] < 200
-            rows = page.eval_on_selector_all(".answer", "all => all.map((e) => [e.offsetTop, e.offsetHeight])")
+            rows = page.eval_on_selector_all(
+                ".answer", "all => all.map((e) => [e.offsetTop, e.offsetHeight])"
+            )
             tops = sorted({top for top, _ in rows})
             for one, other in pairwise(tops):  # rows follow each other without a hole
                 assert other - one - max(height for top, height in rows if top == one) <= 12

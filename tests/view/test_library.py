@@ -27,7 +27,11 @@ def test_names_are_paths_below_the_folder(tmp_path: Path) -> None:
         write_run(tmp_path / name)
     assert list(Library([tmp_path / "runs"]).runs()) == ["a", "sweep/b"]
     assert list(Library([tmp_path / "runs/a"]).runs()) == ["a"]
-    assert list(Library([tmp_path / "runs", tmp_path / "other"]).runs()) == ["runs/a", "runs/sweep/b", "other/a"]
+    assert list(Library([tmp_path / "runs", tmp_path / "other"]).runs()) == [
+        "runs/a",
+        "runs/sweep/b",
+        "other/a",
+    ]
     (tmp_path / "x").mkdir()
     (tmp_path / "x/runs").symlink_to(tmp_path / "runs")  # a link that was given is meant
     assert list(Library([tmp_path / "x/runs"]).runs()) == ["a", "sweep/b"]
@@ -96,7 +100,11 @@ def test_a_live_run_grows_and_says_how_long_it_takes(tmp_path: Path) -> None:
     library = Library([tmp_path])
     with RunFolder.create(tmp_path / "a", "x: 1\n", {}, inputs=inputs) as run:
         path = tmp_path / "a/metrics.jsonl"
-        path.write_text("".join(json.dumps({"step": s, "timestamp": 100 + 2.0 * s}) + "\n" for s in range(1, 41)))
+        path.write_text(
+            "".join(
+                json.dumps({"step": s, "timestamp": 100 + 2.0 * s}) + "\n" for s in range(1, 41)
+            )
+        )
         line = line_of(library, "a")
         assert (line["state"], line["step"], line["time_left"]) == ("running", 40, 120.0)
         run.log_warning(40, {"name": "entropy"})
@@ -105,7 +113,9 @@ def test_a_live_run_grows_and_says_how_long_it_takes(tmp_path: Path) -> None:
     assert line_of(library, "a")["state"] == "killed"
 
 
-@pytest.mark.parametrize("name", ["inputs.json", "outcome.json", "metrics.jsonl", "environment.json", "config.yaml"])
+@pytest.mark.parametrize(
+    "name", ["inputs.json", "outcome.json", "metrics.jsonl", "environment.json", "config.yaml"]
+)
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[]", b'{"recipe": 3}', b'{"step": "x"}\n'])
 def test_damaged_files_do_no_harm(tmp_path: Path, name: str, content: bytes) -> None:
     (write_run(tmp_path / "a", evaluate_every=1) / name).write_bytes(content)
@@ -153,19 +163,29 @@ def test_many_runs_are_listed_before_all_is_known(tmp_path: Path) -> None:
         write_run(tmp_path / f"r{number}", evaluate_every=1)
     library = Library([tmp_path])
     lines, pending = library.lines(seconds=0)
-    assert (len(lines), pending) == (5, 5) and all(line["step"] == 3 and "last" not in line for line in lines)
+    assert (len(lines), pending) == (5, 5) and all(
+        line["step"] == 3 and "last" not in line for line in lines
+    )
     lines, pending = library.lines(seconds=10)
     assert pending == 0 and all("last" in line for line in lines)
 
 
 def answers(values: list[Any], of: int | None = None) -> list[dict[str, Any]]:
-    return [{"correct": value, "reward": value, "parts": {"odd": 1}, "of": of or len(values)} for value in values]
+    return [
+        {"correct": value, "reward": value, "parts": {"odd": 1}, "of": of or len(values)}
+        for value in values
+    ]
 
 
 def test_intervals() -> None:
-    assert answer_interval(answers([1.0, 0.0, 1.0, 1.0]), "eval/reward/correct", 0.75) == wilson(3, 4)[1:3]
+    assert (
+        answer_interval(answers([1.0, 0.0, 1.0, 1.0]), "eval/reward/correct", 0.75)
+        == wilson(3, 4)[1:3]
+    )
     low, high = answer_interval(answers([0.5, 1.5, 1.0, 1.0]), "eval/reward/mean", 1.0) or (0, 0)
-    assert high - 1 == pytest.approx(1.959964 * math.sqrt((0.25 + 0.25) / 3 / 4)) and 1 - low == pytest.approx(high - 1)
+    assert high - 1 == pytest.approx(
+        1.959964 * math.sqrt((0.25 + 0.25) / 3 / 4)
+    ) and 1 - low == pytest.approx(high - 1)
     for found in ([], answers([None]), answers([0.3, 0.4], of=9)):
         assert answer_interval(found, "eval/reward/mean", 0.5) is None
     assert answer_interval(answers([1.0]), "eval/loss/total", 0.5) is None

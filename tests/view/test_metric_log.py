@@ -31,7 +31,10 @@ def curve(y: Any, x: Any = None) -> Curve:
 
 def append(path: Path, *records: dict[str, Any] | bytes) -> None:
     with (path / "metrics.jsonl").open("ab") as file:
-        file.writelines(each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n" for each in records)
+        file.writelines(
+            each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n"
+            for each in records
+        )
 
 
 def test_lines_are_read_as_they_come(tmp_path: Path) -> None:
@@ -54,7 +57,13 @@ def test_lines_are_read_as_they_come(tmp_path: Path) -> None:
 
 def test_damaged_lines_and_numbers_that_are_none(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
-    append(path, b"not json\n", b"[1]\n", {"loss/total": 1}, {"step": 4, "reward/mean": "NaN", "word": "x"})
+    append(
+        path,
+        b"not json\n",
+        b"[1]\n",
+        {"loss/total": 1},
+        {"step": 4, "reward/mean": "NaN", "word": "x"},
+    )
     log = MetricLog(RunFiles(path))
     log.refresh()
     found = log.columns.curve("reward/mean")
@@ -75,7 +84,9 @@ def test_a_resumed_run_is_read_again(tmp_path: Path) -> None:
     assert log.columns.metrics == {} and log.complete
 
 
-def test_a_long_file_opens_at_once_and_is_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_opens_at_once_and_is_then_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_run(tmp_path / "a", steps=2000)
     monkeypatch.setattr(metric_log, "LONG", 1000)
     monkeypatch.setattr(metric_log, "SPREAD", 100)
@@ -130,7 +141,9 @@ def test_the_cursor_shows_the_logged_numbers(url: str, open_page: Any, trained: 
     page = open_page(at(url, RLVR))
     panel = page.locator(".panel[data-title='reward/mean']")
     panel.locator("canvas").wait_for()
-    assert shown(metrics[14]["reward/mean"]) in panel.locator(".values").inner_text()  # the last one
+    assert (
+        shown(metrics[14]["reward/mean"]) in panel.locator(".values").inner_text()
+    )  # the last one
     point_at(page, panel, 6 / 14)
     values = panel.locator(".values").inner_text()
     assert (
@@ -138,7 +151,9 @@ def test_the_cursor_shows_the_logged_numbers(url: str, open_page: Any, trained: 
         and shown(metrics[6]["reward/mean"]) in values
         and shown(metrics[6]["eval/reward/mean"]) in values
     )
-    other = page.locator(".panel[data-title='loss/total'] .values").inner_text()  # the cursor is shared
+    other = page.locator(
+        ".panel[data-title='loss/total'] .values"
+    ).inner_text()  # the cursor is shared
     assert "step 6" in other and shown(metrics[6]["loss/total"]) in other
     page.mouse.move(5, 5)
     panel.locator(".plot").focus()
@@ -155,7 +170,10 @@ def test_axes_smoothing_search_and_phases(url: str, open_page: Any, trained: Pat
     page.wait_for_selector(".panel canvas")
     page.click("text=Tokens")
     total = f"{float(f'{tokens / 1000:.3g}'):g}k"
-    wait_for(page, f"document.querySelector('.plot').getAttribute('aria-label').includes('tokens {total}')")
+    wait_for(
+        page,
+        f"document.querySelector('.plot').getAttribute('aria-label').includes('tokens {total}')",
+    )
     page.focus("input[type=range]")
     page.keyboard.press("ArrowRight")
     assert "mean of 3" in page.inner_text(".controls")
@@ -175,11 +193,20 @@ def test_axes_smoothing_search_and_phases(url: str, open_page: Any, trained: Pat
 def test_sections_are_the_groups_of_the_registry(url: str, open_page: Any, trained: Path) -> None:
     page = open_page(at(url, RLVR))
     page.wait_for_selector(".panel canvas")
-    logged = {name.removeprefix("eval/") for row in read_run(trained / RLVR).metrics for name in row if "/" in name}
+    logged = {
+        name.removeprefix("eval/")
+        for row in read_run(trained / RLVR).metrics
+        for name in row
+        if "/" in name
+    }
     main = [
-        each.name for each in sorted(REGISTRY, key=lambda each: each.plot or 0) if each.plot and each.name in logged
+        each.name
+        for each in sorted(REGISTRY, key=lambda each: each.plot or 0)
+        if each.plot and each.name in logged
     ]
-    titles = [each.get_attribute("data-title") for each in page.query_selector_all("details[open] .panel")]
+    titles = [
+        each.get_attribute("data-title") for each in page.query_selector_all("details[open] .panel")
+    ]
     assert titles[: len(main)] == main and titles[-1] == "time by phase"
     groups = {name.partition("/")[0] for name in logged - set(titles)}
     assert page.locator("details.section > summary h2").all_inner_texts()[0] == "Main"
@@ -189,7 +216,9 @@ def test_sections_are_the_groups_of_the_registry(url: str, open_page: Any, train
     page.click("text=Time")
     seconds = [row["timestamp"] for row in read_run(trained / RLVR).metrics]
     wanted = f"time {round(seconds[-1] - seconds[0])} s"
-    wait_for(page, f"document.querySelector('.plot').getAttribute('aria-label').includes('{wanted}')")
+    wait_for(
+        page, f"document.querySelector('.plot').getAttribute('aria-label').includes('{wanted}')"
+    )
 
 
 def test_warnings_are_marks_on_the_curve(tmp_path: Path, open_page: Any) -> None:
@@ -212,6 +241,8 @@ def test_warnings_are_marks_on_the_curve(tmp_path: Path, open_page: Any) -> None
         page.click("text=Diagnosis")
         page.wait_for_selector(".warning")
         assert page.inner_text(".tabs .count") == "1"
-        assert "Try: Raise it." in page.inner_text(".warning") and "below 0.5" in page.inner_text(".warning")
+        assert "Try: Raise it." in page.inner_text(".warning") and "below 0.5" in page.inner_text(
+            ".warning"
+        )
         page.click("text=See the curve")
         page.wait_for_selector(".panel .mark")

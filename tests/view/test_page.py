@@ -49,7 +49,9 @@ def test_every_view_opens_at_every_width_without_a_serious_fault(
 ) -> None:
     path, ready = VIEWS[name]
     first = next(
-        each["step"] for each in read_run(trained / RLVR).samples if each.get("sample") == 0 and "ratio" in each
+        each["step"]
+        for each in read_run(trained / RLVR).samples
+        if each.get("sample") == 0 and "ratio" in each
     )
     path = path.replace("STEP", str(first))  # a step whose first groups are trained on
     page = open_page(url + path)
@@ -60,13 +62,19 @@ def test_every_view_opens_at_every_width_without_a_serious_fault(
         wait_for(page, "document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate(SQUEEZED) == [], width
         assert width == WIDTHS[0] or find_faults(page) == []
-        page.screenshot(path=Path(SHOTS or tmp_path) / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png")
+        page.screenshot(
+            path=Path(SHOTS or tmp_path)
+            / f"{name}-{width}{'-dark' if scheme == 'dark' else ''}.png"
+        )
 
 
 def test_runs_are_searched_sorted_and_grouped(url: str, open_page: Any, trained: Path) -> None:
     page = open_page(url)
     page.wait_for_selector(f"tr[data-run='{RLVR}'] .last .muted")
-    assert texts(page, "section.group h2") == ["rlvr 3", "sft 1"]  # started from Python: by algorithm
+    assert texts(page, "section.group h2") == [
+        "rlvr 3",
+        "sft 1",
+    ]  # started from Python: by algorithm
     run, row = read_run(trained / RLVR), f"tr[data-run='{RLVR}']"
     scores = [each["eval/reward/mean"] for each in run.metrics if "eval/reward/mean" in each]
     last = [each["reward"] for each in run.answers if each["step"] == 14]
@@ -74,7 +82,10 @@ def test_runs_are_searched_sorted_and_grouped(url: str, open_page: Any, trained:
     half = shown(max(high - scores[-1], scores[-1] - low), 2)
     assert page.inner_text(f"{row} .last") == f"{shown(scores[-1], 3)} ±{half}\nreward/mean"
     assert page.inner_text(f"{row} .best").startswith(f"{shown(max(scores), 3)} ±")
-    assert page.inner_text(f"{row} .meter") == "14 / 14" and page.inner_text(f"{row} .badge") == "finished"
+    assert (
+        page.inner_text(f"{row} .meter") == "14 / 14"
+        and page.inner_text(f"{row} .badge") == "finished"
+    )
     assert page.get_attribute(f"{row} svg.spark", "aria-label") == "reward/mean over the run"
     page.fill("input[type=search]", "seed-")
     assert page.locator("tr[data-run]").count() == 2 and "2 of 4" in page.inner_text("main")
@@ -97,8 +108,16 @@ def test_log_checkpoints_and_environment(url: str, open_page: Any) -> None:
     page = open_page(at(url, RLVR, tab="log"))
     page.wait_for_selector("table.log tbody tr")
     rows = [each.split("\t") for each in texts(page, "table.log tbody tr")]
-    assert [row[1] for row in rows if row[1] not in ("warning",)] == ["start", "checkpoint", "checkpoint", "finished"]
-    assert [row[2] for row in rows if row[1] == "checkpoint"] == ["Checkpoint of step 7", "Checkpoint of step 14"]
+    assert [row[1] for row in rows if row[1] not in ("warning",)] == [
+        "start",
+        "checkpoint",
+        "checkpoint",
+        "finished",
+    ]
+    assert [row[2] for row in rows if row[1] == "checkpoint"] == [
+        "Checkpoint of step 7",
+        "Checkpoint of step 14",
+    ]
     assert all(row[3] for row in rows if row[1] != "warning")  # when
     page = open_page(at(url, RLVR, tab="settings"))
     page.wait_for_selector("dl.pairs")
@@ -110,7 +129,9 @@ def test_log_checkpoints_and_environment(url: str, open_page: Any) -> None:
 def test_settings_say_where_they_came_from(url: str, open_page: Any) -> None:
     page = open_page(at(url, RLVR, tab="settings"))
     page.wait_for_selector("table.settings tbody tr")
-    rows = {row.split("\t")[0]: row.split("\t")[1:] for row in texts(page, "table.settings tbody tr")}
+    rows = {
+        row.split("\t")[0]: row.split("\t")[1:] for row in texts(page, "table.settings tbody tr")
+    }
     assert rows["seed"] == ["1", "command line"] and rows["rollouts.group_size"] == ["6", "recipe"]
     assert rows["run.keep"] == ["2", "default"] and rows["cells.policy_loss.use"][1] == "row"
 
@@ -120,7 +141,9 @@ def test_a_live_run_grows_within_two_seconds(tmp_path: Path, open_page: Any) -> 
     stop, logged = threading.Event(), dict[int, float]()
 
     def write() -> None:
-        with RunFolder.create(tmp_path / "live", "x: 1\n", {}, inputs=inputs, say=lambda line: None) as run:
+        with RunFolder.create(
+            tmp_path / "live", "x: 1\n", {}, inputs=inputs, say=lambda line: None
+        ) as run:
             for step in range(1, 100):
                 run.log(step, {"reward/mean": step / 10, "eval/reward/mean": step / 10})
                 run.log_samples(step, [sample(completion=f"answer {step}")], of=1)
@@ -138,17 +161,26 @@ def test_a_live_run_grows_within_two_seconds(tmp_path: Path, open_page: Any) -> 
             for _ in range(3):
                 seen = max(logged) + 1
                 label = (
-                    f"document.querySelector('.plot').getAttribute('aria-label').match(/step (\\d+)/)?.[1] >= {seen}"
+                    "document.querySelector('.plot').getAttribute('aria-label')"
+                    f".match(/step (\\d+)/)?.[1] >= {seen}"
                 )
                 wait_for(page, label)
                 assert time.time() - logged[seen] < 2
             runs = open_page(url)
             runs.wait_for_selector("tr[data-run=live] svg.spark")
             seen = max(logged) + 1
-            wait_for(runs, f"Number(document.querySelector('.meter .number').textContent.split(' ')[0]) >= {seen}")
+            wait_for(
+                runs,
+                f"Number(document.querySelector('.meter .number').textContent.split(' ')[0]) >= {seen}",
+            )
             assert time.time() - logged[seen] < 2
-            wait_for(runs, "/ (s|min)$/.test(document.querySelector('td.left').textContent)")  # of 100 steps
-            assert runs.inner_text("td.last").startswith("0.") or float(runs.inner_text("td.last").split()[0]) > 0
+            wait_for(
+                runs, "/ (s|min)$/.test(document.querySelector('td.left').textContent)"
+            )  # of 100 steps
+            assert (
+                runs.inner_text("td.last").startswith("0.")
+                or float(runs.inner_text("td.last").split()[0]) > 0
+            )
             page.click("text=Rollouts")
             wait_for(page, f"Number(document.querySelector('input.step')?.value) > {seen}")
             stop.set()
@@ -171,13 +203,30 @@ HOSTILE = [
 def test_hostile_and_long_text_and_damaged_lines_do_no_harm(tmp_path: Path, open_page: Any) -> None:
     said = []
     for place, text in enumerate(HOSTILE):
-        numbers = {"tokens": list(text), "logprobs": [-1.0] * len(text), "parts": {text: 1.0}, "failures": {text: text}}
+        numbers = {
+            "tokens": list(text),
+            "logprobs": [-1.0] * len(text),
+            "parts": {text: 1.0},
+            "failures": {text: text},
+        }
         said.append(sample(place, id=text, prompt=text, completion=text, **numbers))
     words = ["word "] * 20_000
-    said.append(sample(9, completion="".join(words), tokens=words, logprobs=[-0.5] * len(words), advantages=-1.0))
-    run = write_run(tmp_path / "runs" / "<img src=x onerror=alert(1)>", samples=[(1, each) for each in said])
+    said.append(
+        sample(
+            9,
+            completion="".join(words),
+            tokens=words,
+            logprobs=[-0.5] * len(words),
+            advantages=-1.0,
+        )
+    )
+    run = write_run(
+        tmp_path / "runs" / "<img src=x onerror=alert(1)>", samples=[(1, each) for each in said]
+    )
     with (run / "samples.jsonl").open("ab") as file:
-        file.write(b'{"step": 1, "broken\n\xff\xfe\n[]\n{"step": 1, "reward": {"a": 1}}\n{"step": 2')
+        file.write(
+            b'{"step": 1, "broken\n\xff\xfe\n[]\n{"step": 1, "reward": {"a": 1}}\n{"step": 2'
+        )
     (run / "warnings.jsonl").write_text(
         json.dumps({"step": 1, "name": HOSTILE[0], "why": HOSTILE[0], "reads": "reward/mean"})
     )
@@ -196,9 +245,12 @@ def test_hostile_and_long_text_and_damaged_lines_do_no_harm(tmp_path: Path, open
         wait_for(page, "document.querySelectorAll('.token').length > 20000")
         assert time.monotonic() - started < 20
         for tab, ready in (
-            ("diagnosis", ".warning"), ("settings", "table.settings"), ("log", "table.log"), ("heldout", ".message"),
+            ("diagnosis", ".warning"),
+            ("settings", "table.settings"),
+            ("log", "table.log"),
+            ("heldout", ".message"),
             ("curves", ".panel canvas"),
-        ):  # fmt: skip
+        ):
             page.goto(at(url, run.name, tab=tab))
             page.wait_for_selector(ready)
             assert page.evaluate("window.harmed") is None
@@ -208,7 +260,9 @@ def test_hostile_and_long_text_and_damaged_lines_do_no_harm(tmp_path: Path, open
 def test_empty_error_and_lost_server_are_said(tmp_path: Path, open_page: Any) -> None:
     (tmp_path / "runs").mkdir()
     with serving(page_app(Library([tmp_path / "runs"]))) as url:
-        page = open_page(f"{url}static/icon.svg")  # the same origin; the page itself answers after a while
+        page = open_page(
+            f"{url}static/icon.svg"
+        )  # the same origin; the page itself answers after a while
         page.route("**/api/runs?*", lambda route: held.append(route))
         held: list[Any] = []
         page.goto(url)
@@ -257,9 +311,15 @@ def test_the_theme_can_be_chosen(url: str, open_page: Any) -> None:
 
 
 WRONG = [
-    "curves?run=sort/sft&axis=odd", "curves?run=sort/sft&points=x", "compare?run=tools", "rollouts?run=tools&which=x",
-    "rollout?run=tools&step=1&sample=99&id=x", "heldout?run=tools&place=-1", "run?run=../x", "run",
-]  # fmt: skip
+    "curves?run=sort/sft&axis=odd",
+    "curves?run=sort/sft&points=x",
+    "compare?run=tools",
+    "rollouts?run=tools&which=x",
+    "rollout?run=tools&step=1&sample=99&id=x",
+    "heldout?run=tools&place=-1",
+    "run?run=../x",
+    "run",
+]
 
 
 @pytest.mark.parametrize("path", WRONG)
@@ -267,7 +327,10 @@ def test_wrong_requests_get_one_clear_error(path: str, url: str) -> None:
     answer = httpx.get(f"{url}api/{path}")
     assert answer.status_code in (400, 404) and answer.json()["error"]
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        assert httpx.request(method, f"{url}api/run", headers={"origin": url.rstrip("/")}).status_code == 405
+        assert (
+            httpx.request(method, f"{url}api/run", headers={"origin": url.rstrip("/")}).status_code
+            == 405
+        )
 
 
 def test_nothing_is_written(trained: Path, url: str) -> None:
@@ -280,4 +343,6 @@ def test_nothing_is_written(trained: Path, url: str) -> None:
         f"curves?run={RLVR}&name=loss/total",
     ):
         assert httpx.get(f"{url}api/{path}").status_code == 200
-    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()
+    } == before

@@ -48,9 +48,16 @@ def test_samples_of_a_step(run: RunReader) -> None:
 
 @pytest.mark.parametrize(
     ("which", "expected"),
-    [("right", [(2, 1), (1, 0)]), ("wrong", [(2, 0), (1, 1)]), ("truncated", [(2, 1), (1, 1)]), ("unscored", [(1, 0)])],
+    [
+        ("right", [(2, 1), (1, 0)]),
+        ("wrong", [(2, 0), (1, 1)]),
+        ("truncated", [(2, 1), (1, 1)]),
+        ("unscored", [(1, 0)]),
+    ],
 )
-def test_filters_over_all_steps(run: RunReader, which: str, expected: list[tuple[int, int]]) -> None:
+def test_filters_over_all_steps(
+    run: RunReader, which: str, expected: list[tuple[int, int]]
+) -> None:
     found = rollouts.search(run, which=which, order="", text="")
     assert [(each["step"], each["sample"]) for each in found.samples] == expected
     assert (found.unreadable, found.go_on, found.steps) == (1, None, (1, 2))
@@ -61,7 +68,9 @@ def test_orders_and_text(run: RunReader) -> None:
     assert names(rollouts.search(run, order="longest", **everything).samples)[0] == (2, "p", 0)
     assert names(rollouts.search(run, order="surprising", **everything).samples)[0] == (1, "p", 1)
     assert rollouts.search(run, order="worst", **everything).samples[0]["reward"] == 0.0
-    assert names(rollouts.search(run, which="all", order="", text="wrong äö").samples) == [(1, "p", 1)]
+    assert names(rollouts.search(run, which="all", order="", text="wrong äö").samples) == [
+        (1, "p", 1)
+    ]
     with pytest.raises(ValueError, match="filter 'odd'"):
         rollouts.search(run, which="odd", order="", text="")
 
@@ -87,7 +96,11 @@ def test_a_long_sample_is_cut_for_lists() -> None:
 
 
 def test_samples_of_another_shape_do_no_harm(tmp_path: Path) -> None:
-    odd = [{}, {"tokens": 3, "logprobs": "x", "parts": None, "reward": 1}, {"reward": "NaN", "completion": None}]
+    odd = [
+        {},
+        {"tokens": 3, "logprobs": "x", "parts": None, "reward": 1},
+        {"reward": "NaN", "completion": None},
+    ]
     run = RunReader("a", write_run(tmp_path / "a", samples=[(1, each) for each in odd]))
     for order in ("", *rollouts.ORDERS):
         for which in rollouts.FILTERS:
@@ -106,12 +119,21 @@ def test_held_out_answers_over_steps(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "a", "x: 1\n", {}) as folder:
         for step in range(0, 100, 2):
             right = float(step > 40)
-            said = [{"prompt": f"p{n}", "completion": str(step * n), "correct": right, "place": n} for n in range(3)]
+            said = [
+                {"prompt": f"p{n}", "completion": str(step * n), "correct": right, "place": n}
+                for n in range(3)
+            ]
             folder.log_answers(step, said, of=3)
     run = RunReader("a", tmp_path / "a")
     found = rollouts.heldout_prompts(run)
     assert found["steps"] == list(range(0, 100, 2))
-    assert found["prompts"][1] == {"place": 1, "prompt": "p1", "before": 0.0, "after": 1.0, "changed": True}
+    assert found["prompts"][1] == {
+        "place": 1,
+        "prompt": "p1",
+        "before": 0.0,
+        "after": 1.0,
+        "changed": True,
+    }
     assert not found["prompts"][0]["changed"]
     shown = rollouts.heldout_answers(run, 2)
     assert len(shown) <= 41 and (shown[0]["step"], shown[-1]["step"]) == (0, 98)
@@ -122,7 +144,9 @@ def test_tokens_show_their_numbers(url: str, open_page: Any, trained: Path) -> N
     records = [each for each in read_run(trained / RLVR).samples if "ratio" in each]
     step = records[0]["step"]
     page = open_page(at(url, RLVR, tab="rollouts", step=step))
-    number = [each for each in read_run(trained / RLVR).samples if each["step"] == step].index(records[0])
+    number = [each for each in read_run(trained / RLVR).samples if each["step"] == step].index(
+        records[0]
+    )
     token = page.locator(".sample").nth(number).locator(".token").nth(1)
     token.hover()
     tip = page.inner_text(".tip").split("\n")
@@ -137,7 +161,11 @@ def test_tokens_show_their_numbers(url: str, open_page: Any, trained: Path) -> N
     for label in ("Advantage", "Log-prob", "Entropy", "Ratio"):  # the fifth is 0 here: no color
         page.click(f".segmented >> text='{label}'")
         colors.add(
-            page.locator(".sample").nth(number).locator(".token").nth(1).evaluate("each => each.style.background")
+            page.locator(".sample")
+            .nth(number)
+            .locator(".token")
+            .nth(1)
+            .evaluate("each => each.style.background")
         )
     assert len(colors) == 4
     box = page.locator(".sample").nth(number).locator(".tokens")
@@ -152,19 +180,32 @@ def test_rollouts_are_filtered_and_searched(url: str, open_page: Any, trained: P
     page = open_page(at(url, RLVR, tab="rollouts", step=4))
     of_step = [each for each in samples if each["step"] == 4]
     page.wait_for_selector(".sample")
-    assert page.locator(".sample").count() == len(of_step) == 36 and page.locator(".rollout-group").count() == 6
-    tops = page.eval_on_selector_all(".rollout-group:first-of-type .sample", "all => all.map((each) => each.offsetTop)")
+    assert (
+        page.locator(".sample").count() == len(of_step) == 36
+        and page.locator(".rollout-group").count() == 6
+    )
+    tops = page.eval_on_selector_all(
+        ".rollout-group:first-of-type .sample", "all => all.map((each) => each.offsetTop)"
+    )
     assert len(tops) == 6 and len(set(tops)) < 6  # samples of a prompt side by side
     right = sum(each["correct"] == 1 for each in of_step)
     truncated = sum(each["stop"] == "length" for each in of_step)
-    for which, expected in (("right", right), ("wrong", 36 - right), ("truncated", truncated), ("unscored", 0)):
+    for which, expected in (
+        ("right", right),
+        ("wrong", 36 - right),
+        ("truncated", truncated),
+        ("unscored", 0),
+    ):
         page.select_option("select[aria-label=Filter]", which)
         wait_for(page, f"document.querySelectorAll('.sample').length === {expected}")
     page.select_option("select[aria-label=Filter]", "all")
     page.select_option("select[aria-label=Order]", "longest")
     longest = max(len(each["tokens"]) for each in of_step)
     first = "document.querySelector('.sample .facts-row').textContent"
-    wait_for(page, f"document.querySelectorAll('.sample').length === 36 && {first}.includes('{longest} tokens')")
+    wait_for(
+        page,
+        f"document.querySelectorAll('.sample').length === 36 && {first}.includes('{longest} tokens')",
+    )
     page.select_option("select[aria-label=Order]", "surprising")
     rare = max(of_step, key=rollouts.surprise)
     wait_for(page, f"document.querySelector('.sample').dataset.sample === '{rare['sample']}'")
@@ -180,7 +221,12 @@ def test_rollouts_are_filtered_and_searched(url: str, open_page: Any, trained: P
 
 
 def test_turns_show_tools_and_what_they_said(url: str, open_page: Any, trained: Path) -> None:
-    turns = [turn for each in read_run(trained / "tools").samples for turn in each["turns"] if "reply" in turn]
+    turns = [
+        turn
+        for each in read_run(trained / "tools").samples
+        for turn in each["turns"]
+        if "reply" in turn
+    ]
     page = open_page(at(url, "tools", tab="rollouts", everywhere="true"))
     page.wait_for_selector(".observation")
     assert set(texts(page, ".observation div")) == {turn["reply"] for turn in turns}
@@ -199,18 +245,33 @@ def test_how_a_held_out_answer_changed(url: str, open_page: Any, trained: Path) 
 
 def test_what_sampler_and_trainer_disagree_on_is_colored(tmp_path: Path, open_page: Any) -> None:
     """No exact run has such a difference: +0.5 is blue, -0.25 orange and half as strong, 0 has no color."""
-    numbers = {"tokens": ["a", "b", "c"], "logprobs": [-1.0, -1.25, -2.0], "trainer_logprobs": [-1.5, -1.0, -2.0]}
+    numbers = {
+        "tokens": ["a", "b", "c"],
+        "logprobs": [-1.0, -1.25, -2.0],
+        "trainer_logprobs": [-1.5, -1.0, -2.0],
+    }
     parts = {"verifier": 0.75, "format": 0.25}
-    write_run(tmp_path / "a", samples=[(1, sample(**numbers, advantages=[0.5, -1.0, 0.0], parts=parts))])
+    write_run(
+        tmp_path / "a", samples=[(1, sample(**numbers, advantages=[0.5, -1.0, 0.0], parts=parts))]
+    )
     with serving(page_app(Library([tmp_path]))) as url:
         page = open_page(at(url, "a", tab="rollouts", color="difference"))
         page.wait_for_selector(".token")
-        colors = page.eval_on_selector_all(".token", "all => all.map((each) => each.style.background)")
-        assert "--above" in colors[0] and "66%" in colors[0] and "--below" in colors[1] and "35%" in colors[1]
+        colors = page.eval_on_selector_all(
+            ".token", "all => all.map((each) => each.style.background)"
+        )
+        assert (
+            "--above" in colors[0]
+            and "66%" in colors[0]
+            and "--below" in colors[1]
+            and "35%" in colors[1]
+        )
         assert colors[2] == ""
         page.hover(".token >> nth=1")
         assert "Sampler − trainer\n−0.25" in page.inner_text(".tip")
         assert texts(page, ".parts li") == ["verifier 0.75", "format 0.25"]
         page.click(".segmented >> text='Advantage'")
-        colors = page.eval_on_selector_all(".token", "all => all.map((each) => each.style.background)")
+        colors = page.eval_on_selector_all(
+            ".token", "all => all.map((each) => each.style.background)"
+        )
         assert "--above" in colors[0] and "--below" in colors[1] and colors[2] == ""

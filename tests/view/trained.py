@@ -17,7 +17,12 @@ from tests.end_to_end import talking
 SFT: dict[str, Any] = {
     "algorithm": "sft",
     "model": {"policy": "tiny:digits", "dtype": "float32"},
-    "data": {"train": "sort_short:2048", "evaluate": "sort_short@heldout:16", "batch_size": 64, "max_tokens": 64},
+    "data": {
+        "train": "sort_short:2048",
+        "evaluate": "sort_short@heldout:16",
+        "batch_size": 64,
+        "max_tokens": 64,
+    },
     "update": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 5},
     "run": {"steps": 120, "save_every": 60, "evaluate_every": 20},
 }

@@ -23,8 +23,19 @@ MAX_STOP_IDS = 8
 NO_TOKEN = -1
 MAX_INT32 = 2**31 - 1
 
-INT_FIELDS = ("token", "cached_len", "output_len", "max_output_len", "done", "greedy", "key0", "key1", "min_output_len",
-              "top_k", "prefix_len")  # fmt: skip
+INT_FIELDS = (
+    "token",
+    "cached_len",
+    "output_len",
+    "max_output_len",
+    "done",
+    "greedy",
+    "key0",
+    "key1",
+    "min_output_len",
+    "top_k",
+    "prefix_len",
+)
 FLOAT_FIELDS = ("temperature", "top_p", "min_p")
 FIELDS = {name: index for index, name in enumerate((*INT_FIELDS, *FLOAT_FIELDS))}
 STOP_IDS = slice(len(FIELDS), len(FIELDS) + MAX_STOP_IDS)
@@ -56,13 +67,18 @@ class BatchState:
         self._host_table = torch.zeros(max_rows, blocks_per_row, dtype=torch.int32, pin_memory=cuda)
         self.host_fields: NDArray[np.int32] = self._host.numpy()
         self.block_table: NDArray[np.int32] = self._host_table.numpy()
-        self._host_members = torch.full((max_rows // 2, MEMBERS), -1, dtype=torch.int32, pin_memory=cuda)
+        self._host_members = torch.full(
+            (max_rows // 2, MEMBERS), -1, dtype=torch.int32, pin_memory=cuda
+        )
         self._members_GM = self._host_members.to(device)
         self.fields_FB = self._host.to(device)  # the same memory on a CPU
         self.block_table_BP = self._host_table.to(device)
         self.stop_ids_BS = self.fields_FB[STOP_IDS].T
         fields = {name: self.fields_FB[FIELDS[name]] for name in FIELDS}
-        self._fields = {name: row.view(torch.float32) if name in FLOAT_FIELDS else row for name, row in fields.items()}
+        self._fields = {
+            name: row.view(torch.float32) if name in FLOAT_FIELDS else row
+            for name, row in fields.items()
+        }
         self.clear(range(max_rows))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -75,15 +91,28 @@ class BatchState:
         return row.view(np.float32) if name in FLOAT_FIELDS else row
 
     def start(
-        self, row: int, request: Request, stop_ids: frozenset[int], key: tuple[int, int], output_len: int
+        self,
+        row: int,
+        request: Request,
+        stop_ids: frozenset[int],
+        key: tuple[int, int],
+        output_len: int,
     ) -> None:
         """Fill a row for a request with `output_len` sampled tokens whose prompt is in the KV cache."""
         values = {
-            "token": 0, "cached_len": len(request.tokens) + output_len, "output_len": output_len,
-            "max_output_len": request.max_new_tokens, "done": 0, "greedy": request.greedy,
-            "min_output_len": request.min_new_tokens, "top_k": min(request.top_k, MAX_INT32), "top_p": request.top_p,
-            "min_p": request.min_p, "temperature": request.temperature, "prefix_len": 0,
-        }  # fmt: skip
+            "token": 0,
+            "cached_len": len(request.tokens) + output_len,
+            "output_len": output_len,
+            "max_output_len": request.max_new_tokens,
+            "done": 0,
+            "greedy": request.greedy,
+            "min_output_len": request.min_new_tokens,
+            "top_k": min(request.top_k, MAX_INT32),
+            "top_p": request.top_p,
+            "min_p": request.min_p,
+            "temperature": request.temperature,
+            "prefix_len": 0,
+        }
         for name, value in values.items():
             self.host(name)[row] = value
         for name, word in zip(("key0", "key1"), key, strict=True):
@@ -134,5 +163,15 @@ class BatchState:
             self._host.copy_(self.fields_FB)
 
     def sampling(self, rows: Tensor | slice) -> SamplingState:
-        names = ("temperature", "greedy", "key0", "key1", "output_len", "min_output_len", "top_k", "top_p", "min_p")
+        names = (
+            "temperature",
+            "greedy",
+            "key0",
+            "key1",
+            "output_len",
+            "min_output_len",
+            "top_k",
+            "top_p",
+            "min_p",
+        )
         return SamplingState._make([*(self[name][rows] for name in names), self.stop_ids_BS[rows]])

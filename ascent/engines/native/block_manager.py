@@ -41,7 +41,9 @@ class BlockManager:
         return self._ref_counts[block_id]
 
     def allocate(self, count: int) -> list[int]:
-        assert count <= self.num_free, f"{count} blocks requested, {self.num_free} free: the scheduler must check first"
+        assert count <= self.num_free, (
+            f"{count} blocks requested, {self.num_free} free: the scheduler must check first"
+        )
         block_ids = [self._free.pop() for _ in range(count)]
         for block_id in block_ids:
             assert self._ref_counts[block_id] == 0, f"block {block_id} is both free and referenced"

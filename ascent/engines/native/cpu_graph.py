@@ -34,15 +34,25 @@ Action = Callable[[], object]
 aten = torch.ops.aten
 
 NUMPY_FUNCTIONS = {
-    aten.mul.Tensor: np.multiply, aten.add.Tensor: np.add, aten.sub.Tensor: np.subtract, aten.div.Tensor: np.divide,
+    aten.mul.Tensor: np.multiply,
+    aten.add.Tensor: np.add,
+    aten.sub.Tensor: np.subtract,
+    aten.div.Tensor: np.divide,
     aten.neg.default: np.negative,
-}  # fmt: skip
+}
 NUMPY_DTYPES = (torch.float32, torch.int64, torch.int32, torch.bool)
-FORBIDDEN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded)
+FORBIDDEN = (
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+)
 
 
 def supports_cpu_graph(model: LanguageModel) -> bool:
-    return model.device.type == "cpu" and sum(each.numel() for each in model.module.parameters()) <= MAX_PARAMETERS
+    return (
+        model.device.type == "cpu"
+        and sum(each.numel() for each in model.module.parameters()) <= MAX_PARAMETERS
+    )
 
 
 class _HiddenStates(nn.Module):
@@ -51,7 +61,9 @@ class _HiddenStates(nn.Module):
         self.decoder = decoder
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
-        out = self.decoder(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)
+        out = self.decoder(
+            input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False
+        )
         hidden_TD: Tensor = out.last_hidden_state[0]
         return hidden_TD
 
@@ -63,7 +75,10 @@ def eager_forward(model: LanguageModel) -> Forward:
 
 def capture(forward: Forward, size: int) -> Forward:
     """A graph of `forward` for up to `size` tokens; `forward` itself if its control flow depends on the data."""
-    tokens_T, positions_T = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
+    tokens_T, positions_T = (
+        torch.zeros(size, dtype=torch.int64),
+        torch.zeros(size, dtype=torch.int64),
+    )
     tracer = _Tracer(size)
     try:
         with attention_context(tracer), tracer:
@@ -99,7 +114,9 @@ class _DummyAttention:
     total: int
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, call: AttentionCall) -> Tensor:
-        return v_TKD.repeat_interleave(q_THD.shape[1] // v_TKD.shape[1], 1) + q_THD.sum(-1, keepdim=True)
+        return v_TKD.repeat_interleave(q_THD.shape[1] // v_TKD.shape[1], 1) + q_THD.sum(
+            -1, keepdim=True
+        )
 
 
 class _Tracer(TorchDispatchMode):
@@ -115,7 +132,9 @@ class _Tracer(TorchDispatchMode):
         self._paused = True
         out_THD = _DummyAttention(self.total).attend(q_THD, k_TKD, v_TKD, call).contiguous()
         self._paused = False
-        self.operations.append(_Operation(call, (q_THD, k_TKD, v_TKD), {}, [q_THD, k_TKD, v_TKD], [out_THD]))
+        self.operations.append(
+            _Operation(call, (q_THD, k_TKD, v_TKD), {}, [q_THD, k_TKD, v_TKD], [out_THD])
+        )
         return out_THD
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -147,7 +166,12 @@ class _CpuGraph:
     """Runs the segments between attention calls, and attention on the current context."""
 
     def __init__(
-        self, tokens_T: Tensor, positions_T: Tensor, segments: list[list[Action]], calls: Any, out: Any
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        segments: list[list[Action]],
+        calls: Any,
+        out: Any,
     ) -> None:
         self._tokens_T, self._positions_T, self._size = tokens_T, positions_T, tokens_T.shape[0]
         self._segments, self._calls, self._output_TD = segments, calls, out
@@ -159,7 +183,9 @@ class _CpuGraph:
         count, context = tokens_T.shape[0], current_context()
         self._tokens_T[:count] = tokens_T
         self._positions_T[:count] = positions_T
-        for segment, (call, q_THD, k_TKD, v_TKD, out_THD) in zip(self._segments, self._calls, strict=False):
+        for segment, (call, q_THD, k_TKD, v_TKD, out_THD) in zip(
+            self._segments, self._calls, strict=False
+        ):
             for action in segment:
                 action()
             if count == self._size:
@@ -172,9 +198,15 @@ class _CpuGraph:
         return output_TD
 
 
-def _assign_buffers(operations: list[_Operation], result: Tensor) -> tuple[list[list[Action]], list[Any], Tensor]:
+def _assign_buffers(
+    operations: list[_Operation], result: Tensor
+) -> tuple[list[list[Action]], list[Any], Tensor]:
     """Give every output a buffer, which is reused after its last use."""
-    last_use = {_storage(tensor): n for n, each in enumerate(operations) for tensor in (*each.inputs, *each.outputs)}
+    last_use = {
+        _storage(tensor): n
+        for n, each in enumerate(operations)
+        for tensor in (*each.inputs, *each.outputs)
+    }
     last_use[_storage(result)] = len(operations)
     buffers: dict[int, Tensor] = {}
     free: dict[int, list[Tensor]] = {}
@@ -195,7 +227,9 @@ def _assign_buffers(operations: list[_Operation], result: Tensor) -> tuple[list[
             if _storage(tensor) not in buffers:
                 size = -(-tensor.untyped_storage().nbytes() // 64) * 64
                 reusable = free.get(size)
-                buffers[_storage(tensor)] = reusable.pop() if reusable else torch.empty(size, dtype=torch.uint8)
+                buffers[_storage(tensor)] = (
+                    reusable.pop() if reusable else torch.empty(size, dtype=torch.uint8)
+                )
         arguments, options, outputs = (
             tree_map(in_buffer, part) for part in (each.arguments, each.options, each.outputs)
         )
@@ -210,14 +244,19 @@ def _assign_buffers(operations: list[_Operation], result: Tensor) -> tuple[list[
     return segments, calls, in_buffer(result)
 
 
-def _build_actions(function: Any, arguments: Any, options: Any, outputs: list[Tensor]) -> list[Action]:
+def _build_actions(
+    function: Any, arguments: Any, options: Any, outputs: list[Tensor]
+) -> list[Action]:
     """The calls that repeat an operation and write to `outputs`."""
     call_again = partial(function, *arguments, **options)
     if not outputs:
         return [call_again]
     if len(outputs) == 1:
         (out,) = outputs
-        if all(each.dtype in NUMPY_DTYPES for each in _tensors((arguments, out))) and out.dtype == torch.float32:
+        if (
+            all(each.dtype in NUMPY_DTYPES for each in _tensors((arguments, out)))
+            and out.dtype == torch.float32
+        ):
             inputs = tree_map(_to_numpy, arguments)
             if numpy_actions := _numpy_actions(function, inputs, options, out.numpy()):
                 return numpy_actions
@@ -234,7 +273,13 @@ def _build_actions(function: Any, arguments: Any, options: Any, outputs: list[Te
 
 def _to_numpy(each: Any) -> Any:
     """Floats become arrays, which numpy handles with less overhead."""
-    return each.numpy() if isinstance(each, Tensor) else np.array(each, np.float32) if isinstance(each, float) else each
+    return (
+        each.numpy()
+        if isinstance(each, Tensor)
+        else np.array(each, np.float32)
+        if isinstance(each, float)
+        else each
+    )
 
 
 def _into(binding: Any, arguments: Any, out: Tensor) -> Action:
@@ -263,10 +308,16 @@ def _numpy_actions(function: Any, inputs: Any, options: Any, out: Any) -> list[A
     if function == aten.pow.Tensor_Scalar and inputs[1] == 2:
         return [partial(np.multiply, inputs[0], inputs[0], out)]
     if function == aten.rsqrt.default:
-        return [partial(np.sqrt, inputs[0], out), partial(np.divide, np.array(1, np.float32), out, out)]
+        return [
+            partial(np.sqrt, inputs[0], out),
+            partial(np.divide, np.array(1, np.float32), out, out),
+        ]
     if function == aten.mean.dim and inputs[1:] == ([-1], True):
         count = np.array(inputs[0].shape[-1], np.float32)
-        return [partial(np.add.reduce, inputs[0], -1, None, out, True), partial(np.divide, out, count, out)]
+        return [
+            partial(np.add.reduce, inputs[0], -1, None, out, True),
+            partial(np.divide, out, count, out),
+        ]
     if function == aten.bmm.default and inputs[0].shape[-1] == 1:
         return [partial(np.multiply, *inputs, out)]
     if function == aten.embedding.default and len(inputs) <= 3:
@@ -275,7 +326,9 @@ def _numpy_actions(function: Any, inputs: Any, options: Any, out: Any) -> list[A
         dim = inputs[1] if len(inputs) > 1 else 0
         ends = np.cumsum([0, *(each.shape[dim] for each in inputs[0])]).tolist()
         slices = [out.swapaxes(0, dim)[start:end].swapaxes(0, dim) for start, end in pairwise(ends)]
-        return [partial(np.copyto, target, each) for target, each in zip(slices, inputs[0], strict=True)]
+        return [
+            partial(np.copyto, target, each) for target, each in zip(slices, inputs[0], strict=True)
+        ]
     return []
 
 

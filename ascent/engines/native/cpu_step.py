@@ -53,12 +53,16 @@ class CpuStep:
         self._keys_B2: Any = None
         self._temperature_B: Any = None
 
-    def sample_first(self, logits_BV: Tensor, rows: range, outputs: Outputs, *, truncates: bool) -> None:
+    def sample_first(
+        self, logits_BV: Tensor, rows: range, outputs: Outputs, *, truncates: bool
+    ) -> None:
         """Sample the first tokens of `rows`. Logits beyond them are padding."""
         padded = np.minimum(np.arange(rows.start, rows.start + logits_BV.shape[0]), rows.stop - 1)
         self._read_params(padded)
         position_B = self._state.host("output_len")[padded]
-        params = self._state.sampling(torch.from_numpy(padded)) if truncates or self._greedy else None
+        params = (
+            self._state.sampling(torch.from_numpy(padded)) if truncates or self._greedy else None
+        )
         sampled = self._sample(logits_BV, position_B, params, truncates)
         which, state = slice(rows.start, rows.stop), self._state
         for name, value_B in sampled.items():
@@ -67,7 +71,9 @@ class CpuStep:
         state.host("token")[which] = tokens
         state.host("output_len")[which] += 1
         ended = (state.host_fields[STOP_IDS, which] == tokens).any(0)
-        state.host("done")[which] = ended | (state.host("output_len")[which] >= state.host("max_output_len")[which])
+        state.host("done")[which] = ended | (
+            state.host("output_len")[which] >= state.host("max_output_len")[which]
+        )
 
     def begin(self, size: int) -> None:
         """Read the sampling parameters of the first `size` rows, which stay the same until the next host sync."""
@@ -80,11 +86,19 @@ class CpuStep:
         np.multiply(views.cached_len, alive, views.positions)
         np.add(views.positions, alive, views.seen)  # 0 for rows that are done
         if not self.compiled:
-            return views.token_B, views.positions_B, sdpa_decode(self._kv_cache, views.block_table_BP, views.seen_B)
-        context = CompiledDecode(self._kv_cache, views.block_table_BP, views.seen_B, int(views.seen.sum()))
+            return (
+                views.token_B,
+                views.positions_B,
+                sdpa_decode(self._kv_cache, views.block_table_BP, views.seen_B),
+            )
+        context = CompiledDecode(
+            self._kv_cache, views.block_table_BP, views.seen_B, int(views.seen.sum())
+        )
         return views.token_B, views.positions_B, context
 
-    def sample(self, logits_BV: Tensor, size: int, outputs: Outputs, step: int, *, truncates: bool) -> None:
+    def sample(
+        self, logits_BV: Tensor, size: int, outputs: Outputs, step: int, *, truncates: bool
+    ) -> None:
         """Sample a token for every row, write it as decode step `step`, and advance the rows that are not done."""
         views = self._views_of(size)
         sampled = self._sample(logits_BV, views.output_len, views.sampling, truncates)
@@ -110,15 +124,28 @@ class CpuStep:
         self._temperature_B = temperature_B if (temperature_B != 1).any() else None
 
     def _sample(
-        self, logits_BV: Tensor, position_B: NDArray[Any], params: SamplingState | None, truncates: bool
+        self,
+        logits_BV: Tensor,
+        position_B: NDArray[Any],
+        params: SamplingState | None,
+        truncates: bool,
     ) -> Outputs:
         """One token for each of the rows read last, its log-prob, and the log mass where rows truncate."""
         if params is None or not (truncates or self._greedy):
-            tokens, logprobs = sample_full_vocab(logits_BV, self._keys_B2, position_B, self._temperature_B)
+            tokens, logprobs = sample_full_vocab(
+                logits_BV, self._keys_B2, position_B, self._temperature_B
+            )
             return {"output_tokens": tokens, "logprobs": logprobs}
         sampled = sample(logits_BV, params, truncates=truncates)
-        outputs = {"output_tokens": sampled.tokens_B.numpy(), "logprobs": sampled.logprobs_B.numpy()}
-        return outputs if sampled.log_mass_B is None else {**outputs, "log_mass": sampled.log_mass_B.numpy()}
+        outputs = {
+            "output_tokens": sampled.tokens_B.numpy(),
+            "logprobs": sampled.logprobs_B.numpy(),
+        }
+        return (
+            outputs
+            if sampled.log_mass_B is None
+            else {**outputs, "log_mass": sampled.log_mass_B.numpy()}
+        )
 
     def _views_of(self, size: int) -> _Views:
         if size not in self._views:
@@ -127,6 +154,10 @@ class CpuStep:
             views: list[Any] = [state.host(name)[:size] for name in names]
             seen, positions = (np.zeros(size, dtype=np.int32) for _ in range(2))
             views += [state.host_fields[STOP_IDS, :size], seen, positions, state["token"][:size]]
-            views += [torch.from_numpy(seen), torch.from_numpy(positions), state.block_table_BP[:size]]
+            views += [
+                torch.from_numpy(seen),
+                torch.from_numpy(positions),
+                state.block_table_BP[:size],
+            ]
             self._views[size] = _Views._make([*views, state.sampling(slice(size))])
         return self._views[size]

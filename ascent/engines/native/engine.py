@@ -87,38 +87,58 @@ class NativeEngine:
         self.max_model_len = min(max_model_len or DEFAULT_MAX_LEN, limit or DEFAULT_MAX_LEN)
         self._check_arguments(max_num_seqs, memory_fraction)
         self._layers = layer_shapes(model)
-        self.max_num_seqs = max_num_seqs or default_max_num_seqs(model, self._layers, self.max_model_len)
+        self.max_num_seqs = max_num_seqs or default_max_num_seqs(
+            model, self._layers, self.max_model_len
+        )
         self._blocks = create_block_manager(
-            model, self._layers, num_blocks=num_blocks, block_size=block_size, memory_fraction=memory_fraction,
+            model,
+            self._layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            memory_fraction=memory_fraction,
             max_tokens=(self.max_num_seqs, self.max_model_len),
-        )  # fmt: skip
+        )
         prefill_ahead = 0 if model.device.type == "cuda" else PREFILL_AHEAD
         self._scheduler = Scheduler(self._blocks, self.max_num_seqs, prefill_ahead)
         routes = model.routes
         experts = None if routes is None else torch.zeros(routes[:2], dtype=routes.dtype).numpy()
         self._outputs = OutputBuffer(max(self.max_num_seqs, MIN_BATCH), experts)
         self._runner: Runner | None = None
-        self._prefill_tokens = self._tokens = self._requests = self._peak_used = self._peak_shared = 0
+        self._prefill_tokens = self._tokens = self._requests = self._peak_used = (
+            self._peak_shared
+        ) = 0
         self._seconds, self._peak_kv_cache_bytes = 0.0, 0
         self._active: set[tuple[str, int]] = set()
         self._grouped = False  # rows that share a prompt read it together
 
     def _check_arguments(self, max_num_seqs: int | None, memory_fraction: float) -> None:
         if "logprobs_T" not in self.model.offers:
-            raise ValueError("this model has no token head, so nothing can be sampled; load it with head='tokens'")
+            raise ValueError(
+                "this model has no token head, so nothing can be sampled; load it with head='tokens'"
+            )
         if self.model.device.type not in ("cpu", "cuda"):
-            raise ValueError(f"the native engine runs on a CPU or on CUDA, not on {self.model.device}; load it there")
+            raise ValueError(
+                f"the native engine runs on a CPU or on CUDA, not on {self.model.device}; load it there"
+            )
         if not self.stop_ids:
-            raise ValueError("a sampler without stop ids runs every completion to its budget; give the EOS id")
+            raise ValueError(
+                "a sampler without stop ids runs every completion to its budget; give the EOS id"
+            )
         if (max_num_seqs is not None and max_num_seqs < 1) or self.steps_per_sync < 1:
-            raise ValueError(f"max_num_seqs={max_num_seqs}, steps_per_sync={self.steps_per_sync}: both must be >= 1")
+            raise ValueError(
+                f"max_num_seqs={max_num_seqs}, steps_per_sync={self.steps_per_sync}: both must be >= 1"
+            )
         if not 0 < memory_fraction < 1:
-            raise ValueError(f"memory_fraction={memory_fraction} is a share of the free memory: between 0 and 1")
+            raise ValueError(
+                f"memory_fraction={memory_fraction} is a share of the free memory: between 0 and 1"
+            )
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Yield completions as they finish, larger budgets first. Bad requests are refused before anything runs."""
         if not self._scheduler.idle:
-            raise RuntimeError("requests are still running; collect them with step(), or close() the engine first")
+            raise RuntimeError(
+                "requests are still running; collect them with step(), or close() the engine first"
+            )
         try:
             # Longest first: started last, a long request would run alone. The sort is stable for equal budgets.
             for request in sorted(requests, key=lambda each: -each.max_new_tokens):
@@ -135,7 +155,10 @@ class NativeEngine:
 
     def check(self, request: Request, *, only_prompt: bool = False) -> None:
         """ValueError for a request that this engine can never complete; `only_prompt`: nothing will be sampled."""
-        owner, new = f"request {request.prompt_id!r}/{request.sample}", 0 if only_prompt else request.max_new_tokens
+        owner, new = (
+            f"request {request.prompt_id!r}/{request.sample}",
+            0 if only_prompt else request.max_new_tokens,
+        )
         total = len(request.tokens) + new
         if total > self.max_model_len:
             raise ValueError(
@@ -151,12 +174,18 @@ class NativeEngine:
         vocabulary = embedding_rows(self.model.module)
         for token in (min(request.tokens, default=0), max(request.tokens, default=0)):
             if not 0 <= token < vocabulary:
-                raise ValueError(f"{owner}: token {token} in a vocabulary of {vocabulary}; render with this model")
+                raise ValueError(
+                    f"{owner}: token {token} in a vocabulary of {vocabulary}; render with this model"
+                )
         if any(not 0 <= token < vocabulary for token in request.stop_ids):
-            raise ValueError(f"{owner}: stop ids {sorted(request.stop_ids)} in a vocabulary of {vocabulary}")
+            raise ValueError(
+                f"{owner}: stop ids {sorted(request.stop_ids)} in a vocabulary of {vocabulary}"
+            )
         stops = len(self.stop_ids.union(request.stop_ids))
         if stops > MAX_STOP_IDS:
-            raise ValueError(f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts")
+            raise ValueError(
+                f"{owner}: {stops} stop ids, but at most {MAX_STOP_IDS} are supported; use stop texts"
+            )
 
     def add(self, request: Request, begun: Completion | None = None) -> None:
         """Queue one request; an impossible one is refused here, without effect on the others.
@@ -165,7 +194,9 @@ class NativeEngine:
         """
         self.check(request)
         if (key := (request.prompt_id, request.sample)) in self._active:
-            raise ValueError(f"request {key[0]!r}/{key[1]} is running already; give samples of a prompt other numbers")
+            raise ValueError(
+                f"request {key[0]!r}/{key[1]} is running already; give samples of a prompt other numbers"
+            )
         self._outputs.reserve(request.max_new_tokens)
         self._active.add(key)
         self._scheduler.add(request, begun)
@@ -181,7 +212,9 @@ class NativeEngine:
             first = np.ones(len(scheduler.running), dtype=np.int64)
             first[old:] = 0
             cached_lens = runner.state.host("cached_len").tolist()
-            has_stop_text = any(each.request.stop for each in scheduler.running)  # which only the host checks
+            has_stop_text = any(
+                each.request.stop for each in scheduler.running
+            )  # which only the host checks
             steps = self._num_steps(runner, wait=not has_stop_text and not scheduler.waiting)
             if preempted := scheduler.allocate_decode_blocks(cached_lens, steps):
                 first = self._preempt(runner, preempted, first)
@@ -191,7 +224,11 @@ class NativeEngine:
                 truncates = any(each.request.truncates for each in scheduler.running)
                 min_running = len(scheduler.running) if has_stop_text else scheduler.min_running
                 runner.decode(
-                    len(scheduler.running), steps, truncates=truncates, min_running=min_running, grouped=self._grouped
+                    len(scheduler.running),
+                    steps,
+                    truncates=truncates,
+                    min_running=min_running,
+                    grouped=self._grouped,
                 )
             self._peak_used = max(self._peak_used, self._blocks.num_used)
             completions = self._collect(runner, first)
@@ -205,9 +242,13 @@ class NativeEngine:
         steps, count = self.steps_per_sync, len(self._scheduler.running)
         if self.model.device.type != "cuda" or not count:
             return steps
-        if wait and self._blocks.num_free >= count * self._blocks.blocks_needed(LONGER_SYNC * steps):
+        if wait and self._blocks.num_free >= count * self._blocks.blocks_needed(
+            LONGER_SYNC * steps
+        ):
             steps *= LONGER_SYNC
-        ahead_B = runner.state.host("max_output_len")[:count] - runner.state.host("output_len")[:count]
+        ahead_B = (
+            runner.state.host("max_output_len")[:count] - runner.state.host("output_len")[:count]
+        )
         return min(steps, max(1, int(ahead_B.max())))
 
     def set_weights(self, version: int, tensors: Weights) -> None:
@@ -228,21 +269,36 @@ class NativeEngine:
         self._runner = None
 
     def stats(self) -> Stats:
-        computed, useful = self._runner.computed_tokens if self._runner else 0, self._prefill_tokens + self._tokens
+        computed, useful = (
+            self._runner.computed_tokens if self._runner else 0,
+            self._prefill_tokens + self._tokens,
+        )
         return Stats(
-            num_blocks=self._blocks.num_usable, block_size=self._blocks.block_size,
-            kv_cache_bytes=max(self._peak_kv_cache_bytes, self._runner.kv_cache.bytes if self._runner else 0),
-            used_blocks=self._blocks.num_used, peak_used_blocks=self._peak_used, peak_shared_blocks=self._peak_shared,
-            preemptions=self._scheduler.num_preemptions, requests=self._requests, tokens=self._tokens,
-            prefill_tokens=self._prefill_tokens, seconds=self._seconds,
+            num_blocks=self._blocks.num_usable,
+            block_size=self._blocks.block_size,
+            kv_cache_bytes=max(
+                self._peak_kv_cache_bytes, self._runner.kv_cache.bytes if self._runner else 0
+            ),
+            used_blocks=self._blocks.num_used,
+            peak_used_blocks=self._peak_used,
+            peak_shared_blocks=self._peak_shared,
+            preemptions=self._scheduler.num_preemptions,
+            requests=self._requests,
+            tokens=self._tokens,
+            prefill_tokens=self._prefill_tokens,
+            seconds=self._seconds,
             useful_frac=min(1.0, useful / computed) if computed else 1.0,
-        )  # fmt: skip
+        )
 
     def _ready_runner(self) -> Runner:
         if self._runner is None:
             device, blocks = self.model.device, self._blocks
             kv_cache = allocate_kv_cache(
-                self._layers, blocks.num_blocks, blocks.block_size, dtype=self.model.module.dtype, device=device
+                self._layers,
+                blocks.num_blocks,
+                blocks.block_size,
+                dtype=self.model.module.dtype,
+                device=device,
             )
             max_rows = max(self.max_num_seqs, MIN_BATCH)
             state = BatchState(max_rows, blocks.blocks_needed(self.max_model_len), device)
@@ -263,21 +319,33 @@ class NativeEngine:
         if not admission.started:
             return
         runner.kv_cache.grow(self._blocks.highest + 1)
-        prompts = [PromptBlocks(prefix.tokens, prefix.block_ids) for prefix in admission.new_prefixes]
+        prompts = [
+            PromptBlocks(prefix.tokens, prefix.block_ids) for prefix in admission.new_prefixes
+        ]
         self._prefill_tokens += sum(len(prompt.tokens) for prompt in prompts)
         for prefix, output in zip(admission.new_prefixes, runner.prefill(prompts), strict=True):
             prefix.last_hidden = output.hidden_D
             if output.experts_TLC is not None:
-                prefix.experts, prefix.last_experts = output.experts_TLC[:-1].tobytes(), output.experts_TLC[-1]
+                prefix.experts, prefix.last_experts = (
+                    output.experts_TLC[:-1].tobytes(),
+                    output.experts_TLC[-1],
+                )
         if admission.block_copies:
-            runner.kv_cache.copy_blocks(*(list(ids) for ids in zip(*admission.block_copies, strict=True)))
+            runner.kv_cache.copy_blocks(
+                *(list(ids) for ids in zip(*admission.block_copies, strict=True))
+            )
         self._peak_shared = max(self._peak_shared, self._blocks.num_shared)
         truncates = any(sequence.request.truncates for sequence, _ in admission.started)
         for sequence, prefix in admission.started:
-            if not sequence.output_tokens:  # a preempted one keeps the experts that it was sampled with
+            if (
+                not sequence.output_tokens
+            ):  # a preempted one keeps the experts that it was sampled with
                 sequence.prompt_experts = prefix.experts
         prefixes = [prefix for _, prefix in admission.started]
-        hidden, experts = [each.last_hidden for each in prefixes], [each.last_experts for each in prefixes]
+        hidden, experts = (
+            [each.last_hidden for each in prefixes],
+            [each.last_experts for each in prefixes],
+        )
         runner.sample_first(hidden, experts, range(old, old + len(prefixes)), truncates=truncates)
 
     def _group_rows(self, runner: Runner) -> None:
@@ -287,7 +355,9 @@ class NativeEngine:
         groups = self._scheduler.prefix_groups(MEMBERS)
         saved = sum(length * (len(rows) - 1) for length, rows in groups)
         state, count = runner.state, len(self._scheduler.running)
-        ahead_B = (state.host("max_output_len") - state.host("output_len"))[:count] / 2  # on average, at most
+        ahead_B = (state.host("max_output_len") - state.host("output_len"))[
+            :count
+        ] / 2  # on average, at most
         read = (state.host("cached_len")[:count] + ahead_B).sum()
         self._grouped = any(count >= rows and saved > frac * read for rows, frac in MIN_SAVED_FRACS)
         runner.state.set_prefix_groups(groups if self._grouped else ())
@@ -301,7 +371,9 @@ class NativeEngine:
                 sequence.num_table_blocks = end
         runner.state.push_block_table()
 
-    def _preempt(self, runner: Runner, preempted: list[int], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _preempt(
+        self, runner: Runner, preempted: list[int], first: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Save the output of the preempted rows and close the gaps; returns `first` for the rows that go on."""
         self._sync_outputs(runner, first)
         # A row that ended with its first token needs no blocks any more: it is collected with the others.
@@ -350,19 +422,32 @@ class NativeEngine:
         if end is None and not done:
             return None
         self._outputs.save(row, sequence)
-        stop: Stop = "eos" if tokens[-1] in self.stop_ids else "stop" if tokens[-1] in request.stop_ids else "length"
+        stop: Stop = (
+            "eos"
+            if tokens[-1] in self.stop_ids
+            else "stop"
+            if tokens[-1] in request.stop_ids
+            else "length"
+        )
         if end is not None and (end < len(tokens) or stop == "length"):
             stop = "stop"
         routes, experts = self.model.routes, None
         if routes is not None:
             width = cast(Literal[1, 2], routes.dtype.itemsize)
             sampled: Any = sequence.experts[:end]
-            experts = RoutedExperts(sequence.prompt_experts, sampled.tobytes(), routes.layers, routes.choices, width)
+            experts = RoutedExperts(
+                sequence.prompt_experts, sampled.tobytes(), routes.layers, routes.choices, width
+            )
         return Completion(
-            prompt_id=request.prompt_id, sample=request.sample, tokens=tuple(tokens[:end]),
-            logprobs=tuple(sequence.logprobs[:end]), versions=tuple(sequence.versions[:end]), stop=stop,
-            log_mass=tuple(sequence.log_mass[:end]) if request.truncates else None, routed_experts=experts,
-        )  # fmt: skip
+            prompt_id=request.prompt_id,
+            sample=request.sample,
+            tokens=tuple(tokens[:end]),
+            logprobs=tuple(sequence.logprobs[:end]),
+            versions=tuple(sequence.versions[:end]),
+            stop=stop,
+            log_mass=tuple(sequence.log_mass[:end]) if request.truncates else None,
+            routed_experts=experts,
+        )
 
     def _abort_all(self) -> None:
         self._scheduler.clear()

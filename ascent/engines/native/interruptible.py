@@ -26,7 +26,11 @@ class InterruptibleEngine(NativeEngine):
 def _partial(sequence: Sequence) -> Completion:
     request = sequence.request
     return Completion(
-        prompt_id=request.prompt_id, sample=request.sample, tokens=tuple(sequence.output_tokens),
-        logprobs=tuple(sequence.logprobs), versions=tuple(sequence.versions), stop="abort",
+        prompt_id=request.prompt_id,
+        sample=request.sample,
+        tokens=tuple(sequence.output_tokens),
+        logprobs=tuple(sequence.logprobs),
+        versions=tuple(sequence.versions),
+        stop="abort",
         log_mass=tuple(sequence.log_mass) if request.truncates else None,
-    )  # fmt: skip
+    )

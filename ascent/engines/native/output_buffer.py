@@ -32,7 +32,9 @@ class OutputBuffer:
         more = max_len - self._columns["output_tokens"].shape[1]
         if more > 0:
             for name, column in self._columns.items():
-                self._columns[name] = np.pad(column, ((0, 0), (0, more), *[(0, 0)] * (column.ndim - 2)))
+                self._columns[name] = np.pad(
+                    column, ((0, 0), (0, more), *[(0, 0)] * (column.ndim - 2))
+                )
 
     def start(self, row: int, sequence: Sequence) -> None:
         """Fill a row with its sequence's output from before preemption, usually none."""
@@ -41,10 +43,18 @@ class OutputBuffer:
             if len(saved := getattr(sequence, name)):
                 column[row, : self.lengths[row]] = saved
 
-    def append(self, outputs: dict[str, NDArray[Any]], first: NDArray[Any], counts: NDArray[Any], version: int) -> None:
+    def append(
+        self,
+        outputs: dict[str, NDArray[Any]],
+        first: NDArray[Any],
+        counts: NDArray[Any],
+        version: int,
+    ) -> None:
         """`outputs` holds (K, B) arrays; row b gets its steps first[b] to first[b] + counts[b]."""
         rows = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... of each row
+        within = np.arange(len(rows)) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )  # 0, 1, ... of each row
         steps, positions = first[rows] + within, self.lengths[rows] + within
         for name, column in self._columns.items():
             column[rows, positions] = version if name == "versions" else outputs[name][steps, rows]

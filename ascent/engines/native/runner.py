@@ -39,11 +39,17 @@ from ascent.models.routing import RoutingRecorder, routing
 MIN_BATCH = 2
 PREFILL_TOKENS = 16384  # prompts of one eager forward
 GRAPH_TOKENS = 256  # longest prompt of a CPU graph, and prompt tokens of one of its forwards
-ROW_PROMPT_TOKENS = 64  # up to here, where attention is compiled, a CPU graph runs a prompt's tokens as decode rows
+ROW_PROMPT_TOKENS = (
+    64  # up to here, where attention is compiled, a CPU graph runs a prompt's tokens as decode rows
+)
 PROGRAMS, MAX_SPLITS = 512, 64  # CUDA attention is split into about this many programs
 
 PrefillMode = Literal["rows", "graph", "eager"]
-MAX_TOKENS: dict[PrefillMode, int] = {"rows": GRAPH_TOKENS, "graph": GRAPH_TOKENS, "eager": PREFILL_TOKENS}
+MAX_TOKENS: dict[PrefillMode, int] = {
+    "rows": GRAPH_TOKENS,
+    "graph": GRAPH_TOKENS,
+    "eager": PREFILL_TOKENS,
+}
 
 
 class PromptBlocks(NamedTuple):
@@ -63,7 +69,9 @@ class PrefillOutput(NamedTuple):
 class Runner:
     """Runs `model` over `kv_cache`. Sampled tokens go to `tokens_KB` and its companions; step 0 holds first tokens."""
 
-    def __init__(self, model: LanguageModel, kv_cache: KVCache, state: BatchState, max_steps: int) -> None:
+    def __init__(
+        self, model: LanguageModel, kv_cache: KVCache, state: BatchState, max_steps: int
+    ) -> None:
         self.model, self.kv_cache, self.state = model, kv_cache, state
         shape, device = (max_steps + 1, state.max_rows), model.device
         self.tokens_KB = torch.zeros(shape, dtype=torch.int32, device=device)
@@ -71,14 +79,18 @@ class Runner:
         self.log_mass_KB = torch.zeros(shape, device=device)
         self.experts_KBLC: Tensor | None = None  # of the token before each sampled one
         if model.routes is not None:
-            self.experts_KBLC = torch.zeros(*shape, *model.routes[:2], dtype=model.routes.dtype, device=device)
+            self.experts_KBLC = torch.zeros(
+                *shape, *model.routes[:2], dtype=model.routes.dtype, device=device
+            )
         self._step_index = torch.zeros(1, dtype=torch.int64, device=device)
         self._eager, self._head = eager_forward(model), output_head(model.module)
         self._cpu_graphs: dict[int, Forward] = {}
         self._use_cpu_graphs = supports_cpu_graph(model) and model.routes is None
         self._use_cuda_graphs = supports_cuda_graph(model)
         self._cuda_graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
-        self._graph_memory: Any = None  # graphs run one after the other, so all share the first one's memory pool
+        self._graph_memory: Any = (
+            None  # graphs run one after the other, so all share the first one's memory pool
+        )
         self.computed_tokens = 0  # padding included
         self._cpu_step = None if device.type == "cuda" else CpuStep(kv_cache, state)
 
@@ -87,21 +99,33 @@ class Runner:
         modes = [self._prefill_mode(len(prompt.tokens)) for prompt in prompts]
         outputs: dict[int, PrefillOutput] = {}
         for mode, max_tokens in MAX_TOKENS.items():
-            for chunk in _chunks([n for n, each in enumerate(modes) if each == mode], prompts, max_tokens):
-                outputs.update(zip(chunk, self._prefill([prompts[n] for n in chunk], mode), strict=True))
+            for chunk in _chunks(
+                [n for n, each in enumerate(modes) if each == mode], prompts, max_tokens
+            ):
+                outputs.update(
+                    zip(chunk, self._prefill([prompts[n] for n in chunk], mode), strict=True)
+                )
         return [outputs[n] for n in range(len(prompts))]
 
     def _prefill_mode(self, length: int) -> PrefillMode:
         """The forward depends on the prompt's own length, never on the other prompts."""
         if not self._use_cpu_graphs or length > GRAPH_TOKENS:
             return "eager"
-        return "rows" if length <= ROW_PROMPT_TOKENS and self._cpu_step and self._cpu_step.compiled else "graph"
+        return (
+            "rows"
+            if length <= ROW_PROMPT_TOKENS and self._cpu_step and self._cpu_step.compiled
+            else "graph"
+        )
 
-    def sample_first(self, hidden: Sequence[Tensor], experts: Sequence[Any], rows: range, *, truncates: bool) -> None:
+    def sample_first(
+        self, hidden: Sequence[Tensor], experts: Sequence[Any], rows: range, *, truncates: bool
+    ) -> None:
         """Sample the first token of rows that start, from the hidden states at the end of their prompts."""
         size, count = self._batch_size(len(rows)), len(rows)
         if self.experts_KBLC is not None:
-            self.experts_KBLC[0, rows.start : rows.stop] = torch.from_numpy(np.stack(experts)).to(self.state.device)
+            self.experts_KBLC[0, rows.start : rows.stop] = torch.from_numpy(np.stack(experts)).to(
+                self.state.device
+            )
         hidden_BD = torch.stack([*hidden, *[hidden[-1]] * (size - count)])
         if self._cpu_step is not None:
             logits_BV = head_logits(hidden_BD, self._head)
@@ -110,10 +134,14 @@ class Runner:
         rows_B = torch.arange(rows.start, rows.stop, device=self.state.device)
         padded_B = rows_B[torch.arange(size, device=rows_B.device).clamp(max=count - 1)]
         self._step_index.zero_()
-        sampled = sample_hidden(hidden_BD, self._head, self.state.sampling(padded_B), truncates=truncates)
+        sampled = sample_hidden(
+            hidden_BD, self._head, self.state.sampling(padded_B), truncates=truncates
+        )
         self._advance(sampled, slice(rows.start, rows.stop), count, stores=False)
 
-    def decode(self, count: int, steps: int, *, truncates: bool, min_running: int, grouped: bool = False) -> None:
+    def decode(
+        self, count: int, steps: int, *, truncates: bool, min_running: int, grouped: bool = False
+    ) -> None:
         """Sample `steps` tokens for the first `count` rows; rows that finish stop.
 
         On CUDA, if `grouped`, the rows of a group read their common prompt together.
@@ -138,7 +166,9 @@ class Runner:
                 hidden_BD, experts_BLC = self._run(forward, tokens_B, positions_B)
             if experts_BLC is not None:
                 outputs["experts"][n, :size] = experts_BLC.numpy()
-            self._cpu_step.sample(head_logits(hidden_BD, self._head), size, outputs, n, truncates=truncates)
+            self._cpu_step.sample(
+                head_logits(hidden_BD, self._head), size, outputs, n, truncates=truncates
+            )
             self.computed_tokens += size
             running = self._cpu_step.num_running(count)
             if running <= min_running or self._batch_size(running) < size:
@@ -146,7 +176,11 @@ class Runner:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """What was sampled since the last host sync, on the host."""
-        outputs = {"output_tokens": self.tokens_KB, "logprobs": self.logprobs_KB, "log_mass": self.log_mass_KB}
+        outputs = {
+            "output_tokens": self.tokens_KB,
+            "logprobs": self.logprobs_KB,
+            "log_mass": self.log_mass_KB,
+        }
         if self.experts_KBLC is not None:
             outputs["experts"] = self.experts_KBLC
         return {name: value_KB.cpu().numpy() for name, value_KB in outputs.items()}
@@ -155,7 +189,10 @@ class Runner:
         count, device = len(prompts), self.state.device
         self.computed_tokens += sum(len(each.tokens) for each in prompts)
         if len(prompts[0].tokens) == count == 1:
-            prompts = [*prompts, PromptBlocks([0], [0])]  # a matrix product of one row rounds differently
+            prompts = [
+                *prompts,
+                PromptBlocks([0], [0]),
+            ]  # a matrix product of one row rounds differently
         lengths = [len(each.tokens) for each in prompts]
         tokens = [token for each in prompts for token in each.tokens]
         positions = [position for length in lengths for position in range(length)]
@@ -163,15 +200,22 @@ class Runner:
         block_table = [[*each.block_ids, *[0] * (width - len(each.block_ids))] for each in prompts]
         tokens_T, positions_T = (torch.tensor(each, device=device) for each in (tokens, positions))
         lengths_N = torch.tensor(lengths)
-        block_table_TP = torch.tensor(block_table, dtype=torch.int32).repeat_interleave(lengths_N, 0).to(device)
+        block_table_TP = (
+            torch.tensor(block_table, dtype=torch.int32).repeat_interleave(lengths_N, 0).to(device)
+        )
         context: Prefill | CompiledDecode
         if mode == "rows":
             context = CompiledDecode(
-                self.kv_cache, block_table_TP, positions_T.int() + 1, sum(positions) + len(positions)
+                self.kv_cache,
+                block_table_TP,
+                positions_T.int() + 1,
+                sum(positions) + len(positions),
             )
         else:
             slots_T = slot_mapping(block_table_TP, positions_T, self.kv_cache.block_size)
-            context = Prefill(packed_context(Segments.from_lengths(lengths), device), self.kv_cache, slots_T)
+            context = Prefill(
+                packed_context(Segments.from_lengths(lengths), device), self.kv_cache, slots_T
+            )
         size = max(16, 1 << (len(tokens) - 1).bit_length())  # few sizes: each is captured once
         forward = self._eager if mode == "eager" else self._cpu_graph(size)
         with attention_context(context):
@@ -189,18 +233,26 @@ class Runner:
         alive_B = state["done"][:size] == 0
         cached_B = torch.where(alive_B, state["cached_len"][:size], 0)
         block_table_BP = state.block_table_BP[:size]
-        slots_B = torch.where(alive_B, slot_mapping(block_table_BP, cached_B, self.kv_cache.block_size), 0)
+        slots_B = torch.where(
+            alive_B, slot_mapping(block_table_BP, cached_B, self.kv_cache.block_size), 0
+        )
         splits = max(1, min(MAX_SPLITS, PROGRAMS // (size * self.kv_cache.keys[0].shape[1])))
         prefixes = state.prefix_groups(size) if grouped else None
         context = CudaDecode(self.kv_cache, slots_B, cached_B + 1, block_table_BP, splits, prefixes)
         with attention_context(context):
-            hidden_BD, experts_BLC = self._run(self._eager, state["token"][:size].long(), cached_B.long())
+            hidden_BD, experts_BLC = self._run(
+                self._eager, state["token"][:size].long(), cached_B.long()
+            )
         if self.experts_KBLC is not None and experts_BLC is not None:
             self.experts_KBLC[:, :size].index_copy_(0, self._step_index, experts_BLC[None])
-        sampled = sample_hidden(hidden_BD, self._head, state.sampling(slice(size)), truncates=truncates)
+        sampled = sample_hidden(
+            hidden_BD, self._head, state.sampling(slice(size)), truncates=truncates
+        )
         self._advance(sampled, slice(size), size, stores=True)
 
-    def _run(self, forward: Forward, tokens_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _run(
+        self, forward: Forward, tokens_T: Tensor, positions_T: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         """Hidden states, and the experts (T, L, C) if they are recorded."""
         if self.model.routes is None:
             return forward(tokens_T, positions_T), None
@@ -226,9 +278,13 @@ class Runner:
         alive_B = state["done"][which] == 0
         tokens_B = sampled.tokens_B[:count].int()
         self.tokens_KB[:, which].index_copy_(0, self._step_index, tokens_B[None])
-        self.logprobs_KB[:, which].index_copy_(0, self._step_index, sampled.logprobs_B[None, :count])
+        self.logprobs_KB[:, which].index_copy_(
+            0, self._step_index, sampled.logprobs_B[None, :count]
+        )
         if sampled.log_mass_B is not None:
-            self.log_mass_KB[:, which].index_copy_(0, self._step_index, sampled.log_mass_B[None, :count])
+            self.log_mass_KB[:, which].index_copy_(
+                0, self._step_index, sampled.log_mass_B[None, :count]
+            )
         state["token"][which].copy_(torch.where(alive_B, tokens_B, state["token"][which]))
         state["output_len"][which].add_(alive_B)
         if stores:
@@ -257,7 +313,9 @@ class Runner:
         graph = torch.cuda.CUDAGraph()
         self._step_index.fill_(1)
         # What other threads do meanwhile (plan, move or save tensors) is no part of it.
-        captured = torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local")
+        captured = torch.cuda.graph(
+            graph, pool=self._graph_memory, capture_error_mode="thread_local"
+        )
         with _without_gc(collect=not self._cuda_graphs), captured:
             self._step(*key)
         self.state.fields_FB.copy_(before[0])
@@ -281,7 +339,9 @@ def _without_gc(*, collect: bool) -> Iterator[None]:
             gc.enable()
 
 
-def _chunks(indices: Sequence[int], prompts: Sequence[PromptBlocks], max_tokens: int) -> list[list[int]]:
+def _chunks(
+    indices: Sequence[int], prompts: Sequence[PromptBlocks], max_tokens: int
+) -> list[list[int]]:
     """Split these prompts, in order, into chunks of at most `max_tokens`, or of one longer prompt."""
     chunks: list[list[int]] = []
     tokens = 0

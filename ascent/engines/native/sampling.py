@@ -52,7 +52,9 @@ def sample(logits_BV: Tensor, params: SamplingState, *, truncates: bool) -> Samp
     return SamplerOutput(tokens_B, logprobs_B, log_mass_B)
 
 
-def sample_hidden(hidden_BD: Tensor, head: Head, params: SamplingState, *, truncates: bool) -> SamplerOutput:
+def sample_hidden(
+    hidden_BD: Tensor, head: Head, params: SamplingState, *, truncates: bool
+) -> SamplerOutput:
     """One token per row from its hidden state, on CUDA. In exact arithmetic its log-prob is the trainer's."""
     sampled = sample(head_logits(hidden_BD, head), params, truncates=truncates)
     if not (truncates and head.kernels.exact):
@@ -63,7 +65,9 @@ def sample_hidden(hidden_BD: Tensor, head: Head, params: SamplingState, *, trunc
     return sampled._replace(logprobs_B=logprobs_B)
 
 
-def sample_full_vocab(logits_BV: Tensor, keys_B2: Any, position_B: Any, temperature_B: Any | None) -> tuple[Any, Any]:
+def sample_full_vocab(
+    logits_BV: Tensor, keys_B2: Any, position_B: Any, temperature_B: Any | None
+) -> tuple[Any, Any]:
     """`sample` on a CPU where no row is greedy or truncates: the same bits, faster. `temperature_B`: None if all are 1.
 
     In numpy, whose calls have less overhead, except where torch has a vector kernel.
@@ -87,7 +91,12 @@ def gumbel_argmax(
         np.divide(p_BV, ratio_BV, ratio_BV)
         return ratio_BV.argmax(1)
     tokens_B = np.empty(len(p_BV), dtype=np.int64)
-    dtypes = ((p_BV, np.float32), (keys_B2, np.uint32), (position_B, np.int32), (tokens_B, np.int64))
+    dtypes = (
+        (p_BV, np.float32),
+        (keys_B2, np.uint32),
+        (position_B, np.int32),
+        (tokens_B, np.int64),
+    )
     arrays: list[NDArray[Any]] = [np.ascontiguousarray(each, dtype=dtype) for each, dtype in dtypes]
     p, keys, position, tokens = (ctypes.c_void_p(each.ctypes.data) for each in arrays)
     functions.gumbel_argmax(p, keys, position, *p_BV.shape, tokens)
@@ -99,7 +108,9 @@ def _choose(logits_BV: Tensor, allowed_BV: Tensor, params: SamplingState) -> Ten
     if greedy_B.all():
         return _most_likely(logits_BV, allowed_BV)
     keys_B2 = np.stack([params.key0_B.numpy(), params.key1_B.numpy()], 1).view(np.uint32)
-    sampled_B = torch.from_numpy(gumbel_argmax(allowed_BV.numpy(), keys_B2, params.position_B.numpy()))
+    sampled_B = torch.from_numpy(
+        gumbel_argmax(allowed_BV.numpy(), keys_B2, params.position_B.numpy())
+    )
     if not greedy_B.any():
         return sampled_B
     return torch.where(torch.from_numpy(greedy_B), _most_likely(logits_BV, allowed_BV), sampled_B)
@@ -121,12 +132,18 @@ def _is_early_end(logits_BV: Tensor, params: SamplingState) -> Tensor:
     """Which tokens would end a row before its minimum length."""
     early_BS = (params.position_B < params.min_output_len_B)[:, None] & (params.stop_ids_BS >= 0)
     stop_ids_BS = params.stop_ids_BS.clamp(min=0).long()
-    return torch.zeros_like(logits_BV, dtype=torch.int32).scatter_add_(1, stop_ids_BS, early_BS.int()) > 0
+    return (
+        torch.zeros_like(logits_BV, dtype=torch.int32).scatter_add_(1, stop_ids_BS, early_BS.int())
+        > 0
+    )
 
 
 def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
     """p where a token is allowed, else 0. Tokens that tie with the last allowed one are allowed."""
-    if not p_BV.is_cuda and not ((params.top_k_B > 0) | (params.top_p_B < 1) | (params.min_p_B > 0)).any():
+    if (
+        not p_BV.is_cuda
+        and not ((params.top_k_B > 0) | (params.top_p_B < 1) | (params.min_p_B > 0)).any()
+    ):
         return p_BV  # sorting the vocabulary can take longer than a small model's step
     sorted_BV = p_BV.sort(1, descending=True).values
     rank_V = torch.arange(p_BV.shape[1], device=p_BV.device)
@@ -135,7 +152,9 @@ def _truncate(p_BV: Tensor, params: SamplingState) -> Tensor:
     with FIXED_ORDER:  # cumsum of floats raises on CUDA while torch's flag is set
         before_BV = sorted_BV.cumsum(1) - sorted_BV
     keep_BV = before_BV < (params.top_p_B * sorted_BV.sum(1))[:, None]
-    keep_BV |= (params.top_p_B >= 1)[:, None]  # rounding of the sums must not cut a row with top_p 1
+    keep_BV |= (params.top_p_B >= 1)[
+        :, None
+    ]  # rounding of the sums must not cut a row with top_p 1
     keep_BV &= sorted_BV >= (params.min_p_B * sorted_BV[:, 0])[:, None]
     keep_BV &= sorted_BV > 0
     count_B = keep_BV.sum(1).clamp(min=1)

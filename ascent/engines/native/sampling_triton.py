@@ -27,10 +27,22 @@ def sample_full_vocab_cuda(logits_BV: Tensor, params: SamplingState) -> tuple[Te
     mass_BL = torch.empty(rows, LANES, dtype=torch.float32, device=logits_BV.device)
     keys = (params.key0_B, params.key1_B, params.position_B)
     _sample[(rows,)](
-        logits_BV, params.temperature_B, params.greedy_B, *keys, tokens_B, top_B, mass_BL, logit_B, size,
+        logits_BV,
+        params.temperature_B,
+        params.greedy_B,
+        *keys,
+        tokens_B,
+        top_B,
+        mass_BL,
+        logit_B,
+        size,
         logits_BV.stride(0),
-        OFFSET0=OFFSET0, OFFSET1=OFFSET1, LANES=LANES, num_warps=WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+        OFFSET0=OFFSET0,
+        OFFSET1=OFFSET1,
+        LANES=LANES,
+        num_warps=WARPS,
+        enable_fp_fusion=False,
+    )
     return tokens_B, add_lanes(top_B, mass_BL, logit_B)[1]
 
 
@@ -54,9 +66,22 @@ def exponentials_cuda(params: SamplingState, size: int) -> Tensor:
 
 @triton.jit
 def _sample(
-    logits, temperatures, greedy, key0, key1, positions, tokens, tops, masses, token_logits, size, stride,
-    OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
+    logits,
+    temperatures,
+    greedy,
+    key0,
+    key1,
+    positions,
+    tokens,
+    tops,
+    masses,
+    token_logits,
+    size,
+    stride,
+    OFFSET0: tl.constexpr,
+    OFFSET1: tl.constexpr,
+    LANES: tl.constexpr,
+):
     row = tl.program_id(0)
     first, second = stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
     temperature = tl.load(temperatures + row)
@@ -90,9 +115,20 @@ def _sample(
 
 @triton.jit
 def _fill_exponentials(
-    key0, key1, positions, out, size, OFFSET0: tl.constexpr, OFFSET1: tl.constexpr, BLOCK: tl.constexpr
+    key0,
+    key1,
+    positions,
+    out,
+    size,
+    OFFSET0: tl.constexpr,
+    OFFSET1: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
     first, second = stream_keys(key0, key1, positions, row, OFFSET0, OFFSET1)
     tokens = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + row.to(tl.int64) * size + tokens, exponential(tokens, first, second), mask=tokens < size)
+    tl.store(
+        out + row.to(tl.int64) * size + tokens,
+        exponential(tokens, first, second),
+        mask=tokens < size,
+    )

@@ -37,7 +37,9 @@ class Sequence:
     prompt_experts: bytes = b""
     block_ids: list[int] = field(default_factory=list)
     num_table_blocks: int = 0  # how many of its blocks are in the device's block table
-    prompt_blocks: int = 0  # how many of its blocks are those of its prompt, full, and so never written
+    prompt_blocks: int = (
+        0  # how many of its blocks are those of its prompt, full, and so never written
+    )
     start_order: int = 0  # highest: started last
 
     @property
@@ -110,7 +112,10 @@ class Scheduler:
         """Once this few rows are running, waiting requests could start."""
         if not self.waiting:
             return 0
-        return max(min(len(self.running) - 1, self.max_num_seqs - -(-self.max_num_seqs // ADMIT_DIVISOR)), 0)
+        return max(
+            min(len(self.running) - 1, self.max_num_seqs - -(-self.max_num_seqs // ADMIT_DIVISOR)),
+            0,
+        )
 
     def admit(self) -> Admission:
         """Start waiting requests in order until rows or blocks run out.
@@ -118,7 +123,10 @@ class Scheduler:
         None start while most rows are busy: prompts are cheaper to prefill several at a time.
         """
         admission = Admission()
-        if self.running and (self.max_num_seqs - len(self.running)) * ADMIT_DIVISOR < self.max_num_seqs:
+        if (
+            self.running
+            and (self.max_num_seqs - len(self.running)) * ADMIT_DIVISOR < self.max_num_seqs
+        ):
             return admission
         in_use: set[Prefix] = set()  # their blocks are about to be filled or copied, so they stay
         while self.waiting and len(self.running) < self.max_num_seqs:
@@ -130,10 +138,14 @@ class Scheduler:
             # Every running sequence, the new one included, must be able to grow by a block, or it is soon preempted.
             spare = len(self.running) + 1 if self.running else 0
             in_use |= {prefix} if prefix else set()
-            if not self._make_room(prefix_blocks + (partial_block and not takes_over) + spare, in_use):
+            if not self._make_room(
+                prefix_blocks + (partial_block and not takes_over) + spare, in_use
+            ):
                 if self.running or not self._make_room(prefix_blocks, in_use):
                     break
-                takes_over = True  # alone in too small a cache: the next sample prefills its prompt again
+                takes_over = (
+                    True  # alone in too small a cache: the next sample prefills its prompt again
+                )
             self.waiting.popleft()
             self._forget_waiting(sequence)
             if prefix is None:
@@ -177,7 +189,9 @@ class Scheduler:
         """The rows that share the full blocks of a prompt, two at least, with the number of tokens in these blocks."""
         found: dict[tuple[int, int], list[int]] = {}
         for row, sequence in enumerate(self.running):
-            if sequence.prompt_blocks and sequence.block_ids:  # one that ended with its first token has none left
+            if (
+                sequence.prompt_blocks and sequence.block_ids
+            ):  # one that ended with its first token has none left
                 found.setdefault((sequence.block_ids[0], sequence.prompt_blocks), []).append(row)
         return [
             (blocks * self.blocks.block_size, rows[start : start + max_members])
@@ -216,7 +230,9 @@ class Scheduler:
             del self._num_waiting[sequence.tokens]
 
     def _add_prefix(self, tokens: tuple[int, ...], admission: Admission) -> Prefix:
-        prefix = self._prefixes[tokens] = Prefix(tokens, self.blocks.allocate(self.blocks.blocks_needed(len(tokens))))
+        prefix = self._prefixes[tokens] = Prefix(
+            tokens, self.blocks.allocate(self.blocks.blocks_needed(len(tokens)))
+        )
         admission.new_prefixes.append(prefix)
         return prefix
 
@@ -224,7 +240,9 @@ class Scheduler:
         """Prefill the next requests' prompts too, while they are short and every running sequence can still grow."""
         tokens = sum(len(prefix.tokens) for prefix in admission.new_prefixes)
         free = self.blocks.num_free - len(self.running)
-        for sequence in islice(self.waiting, self.max_num_seqs if tokens < self.prefill_ahead else 0):
+        for sequence in islice(
+            self.waiting, self.max_num_seqs if tokens < self.prefill_ahead else 0
+        ):
             prompt = sequence.tokens
             if prompt in self._prefixes:
                 continue
@@ -234,7 +252,9 @@ class Scheduler:
                 break
             self._add_prefix(prompt, admission)
 
-    def _start(self, sequence: Sequence, prefix: Prefix, takes_over: bool, admission: Admission) -> None:
+    def _start(
+        self, sequence: Sequence, prefix: Prefix, takes_over: bool, admission: Admission
+    ) -> None:
         full_blocks = sequence.prompt_blocks = len(prefix.tokens) // self.blocks.block_size
         if takes_over:
             del self._prefixes[prefix.tokens]

@@ -11,8 +11,15 @@ from ascent.engines.native.cpu_graph import supports_cpu_graph
 from ascent.models.model import LanguageModel
 from ascent.models.probe import attention_calls
 
-SMALL_MODEL_SEQS, SMALL_MODEL_BYTES = 256, 2**27  # rows of a small model on a CPU, and the limit of their KV cache
-CUDA_SEQS, MANY_SEQS, MANY_SEQS_FRAC = 512, 1024, 0.25  # rows on a GPU; more if their KV cache is this share of it
+SMALL_MODEL_SEQS, SMALL_MODEL_BYTES = (
+    256,
+    2**27,
+)  # rows of a small model on a CPU, and the limit of their KV cache
+CUDA_SEQS, MANY_SEQS, MANY_SEQS_FRAC = (
+    512,
+    1024,
+    0.25,
+)  # rows on a GPU; more if their KV cache is this share of it
 
 LayerShape = tuple[int, int, int]  # key/value heads, size of a key, size of a value
 
@@ -33,7 +40,9 @@ def default_max_num_seqs(model: LanguageModel, layers: list[LayerShape], max_mod
     256 if they fit, otherwise 64."""
     sequence_bytes = max_model_len * _token_bytes(model, layers)
     if model.device.type == "cuda":
-        return cuda_max_num_seqs(sequence_bytes, torch.cuda.get_device_properties(model.device).total_memory)
+        return cuda_max_num_seqs(
+            sequence_bytes, torch.cuda.get_device_properties(model.device).total_memory
+        )
     fits = SMALL_MODEL_SEQS * sequence_bytes <= SMALL_MODEL_BYTES
     return SMALL_MODEL_SEQS if supports_cpu_graph(model) and fits else 64
 
@@ -59,7 +68,9 @@ def create_block_manager(
         return BlockManager(num_blocks, block_size)
     free, block_bytes = _free_bytes(model.device), _token_bytes(model, layers) * block_size
     sequences, length = max_tokens
-    num_blocks = min(1 + sequences * -(-length // block_size), int(memory_fraction * free) // block_bytes)
+    num_blocks = min(
+        1 + sequences * -(-length // block_size), int(memory_fraction * free) // block_bytes
+    )
     if num_blocks < 2:
         raise ValueError(
             f"{free / 2**20:.0f} MiB are free, {memory_fraction:.0%} of which hold no KV cache block of {block_bytes} "

@@ -27,7 +27,9 @@ class StreamingEngine(NativeEngine):
         """Give up a request, running or waiting; without effect on the others."""
         if key not in self._active:
             return
-        running = [(each.request.prompt_id, each.request.sample) for each in self._scheduler.running]
+        running = [
+            (each.request.prompt_id, each.request.sample) for each in self._scheduler.running
+        ]
         if key in running and self._runner is not None:
             self._move_rows(self._runner, self._scheduler.finish([running.index(key)]))
         else:

@@ -36,11 +36,21 @@ def both(model: LanguageModel, size: int, count: int) -> tuple[Tensor, Tensor]:
         return eager(tokens_T, positions_T), graph(tokens_T, positions_T).clone()
 
 
-WITH_EXPERTS = ("qwen2_moe", "qwen3_moe", "olmoe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss")
+WITH_EXPERTS = (
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "mixtral",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gpt_oss",
+)
 
 
 @pytest.mark.parametrize("family", WITH_EXPERTS)
-def test_who_goes_to_which_expert_depends_on_numbers_and_is_not_replayed(tmp_path: Path, family: str) -> None:
+def test_who_goes_to_which_expert_depends_on_numbers_and_is_not_replayed(
+    tmp_path: Path, family: str
+) -> None:
     eager = eager_forward(load(create(tmp_path / family, family=family, seed=0)).eval())
     with torch.no_grad():
         assert capture(eager, 8) is eager
@@ -68,7 +78,9 @@ def test_weights_are_read_where_they_lie(tmp_path: Path) -> None:
             weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
         tokens_T = torch.arange(8)
         with attention_context(Values(8)):
-            assert torch.allclose(graph(tokens_T, tokens_T), eager(tokens_T, tokens_T), rtol=1e-4, atol=1e-4)
+            assert torch.allclose(
+                graph(tokens_T, tokens_T), eager(tokens_T, tokens_T), rtol=1e-4, atol=1e-4
+            )
 
 
 def test_a_forward_that_follows_its_own_numbers_is_not_replayed() -> None:

@@ -44,7 +44,9 @@ def ragged(prompts: int = 6, group: int = 4, seed: int = 0, **changes: object) -
     for n in range(prompts):
         tokens = tuple(rng.randrange(3, 250) for _ in range(rng.choice((1, 2, 7, 16, 17, 40, 70))))
         for sample in range(group):
-            made.append(replace(Request(f"p{n}", sample, tokens, rng.randint(1, 40), seed=5), **changes))  # type: ignore[arg-type]
+            made.append(
+                replace(Request(f"p{n}", sample, tokens, rng.randint(1, 40), seed=5), **changes)
+            )  # type: ignore[arg-type]
     return made
 
 
@@ -66,21 +68,30 @@ def trained(model: LanguageModel, request: Request, done: Completion) -> list[fl
         "loss_mask_T": torch.ones(tokens.numel(), dtype=torch.bool),
     }
     with torch.no_grad():
-        logprobs_T = model.outputs(batch, frozenset({"logprobs_T"}), request.temperature)["logprobs_T"]
+        logprobs_T = model.outputs(batch, frozenset({"logprobs_T"}), request.temperature)[
+            "logprobs_T"
+        ]
     found: list[float] = logprobs_T[len(request.tokens) :].tolist()
     return found
 
 
 def generated(folder: Path, prompts: list[tuple[int, ...]], new: int) -> list[list[int]]:
     """transformers' own greedy completions, left-padded in one batch, each up to its end token."""
-    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    stock = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    )
     width = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     seen = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     (end,) = ENDS
     out = stock.generate(
-        ids, attention_mask=seen, max_new_tokens=new, do_sample=False, eos_token_id=end, pad_token_id=0
-    )[:, width:].tolist()  # fmt: skip
+        ids,
+        attention_mask=seen,
+        max_new_tokens=new,
+        do_sample=False,
+        eos_token_id=end,
+        pad_token_id=0,
+    )[:, width:].tolist()
     return [row[: row.index(end) + 1] if end in row else row for row in out]
 
 
@@ -89,7 +100,9 @@ def test_greedy_equals_transformers_generate(folders: dict[str, Path], family: s
     requests = ragged(prompts=16, group=1, max_new_tokens=40, greedy=True)
     done = run(load(folders[family]), requests, max_model_len=256)
     prompts = [request.tokens for request in requests]
-    assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folders[family], prompts, 40)
+    assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(
+        folders[family], prompts, 40
+    )
 
 
 @pytest.mark.usefixtures("attention")
@@ -110,22 +123,31 @@ def test_sliding_windows_are_honoured(tmp_path: Path, family: str, numbers: dict
     assert [list(done[r.prompt_id, 0].tokens) for r in requests] == generated(folder, prompts, 32)
 
 
-@pytest.mark.skipif("ASCENT_SMOLLM2" not in os.environ, reason="ASCENT_SMOLLM2 names no SmolLM2 folder")
+@pytest.mark.skipif(
+    "ASCENT_SMOLLM2" not in os.environ, reason="ASCENT_SMOLLM2 names no SmolLM2 folder"
+)
 def test_greedy_equals_generate_on_smollm2() -> None:
     folder = Path(os.environ["ASCENT_SMOLLM2"])
     model = load(folder)
     rng = random.Random(0)
-    text = "Once upon a time a small model learned to sort numbers and to tell short stories about the sea. " * 4
+    text = (
+        "Once upon a time a small model learned to sort numbers and to tell short stories about the sea. "
+        * 4
+    )
     ids: list[int] = model.tokenizer.encode(text)
     prompts = [tuple(ids[: rng.randint(4, 60)]) for _ in range(32)]
-    requests = [Request(f"p{n}", 0, prompt, 64, seed=0, greedy=True) for n, prompt in enumerate(prompts)]
+    requests = [
+        Request(f"p{n}", 0, prompt, 64, seed=0, greedy=True) for n, prompt in enumerate(prompts)
+    ]
     engine = NativeEngine(model, ENDS, max_num_seqs=32, max_model_len=128)
     done = {each.prompt_id: list(each.tokens) for each in engine.sample(requests)}
     assert [done[f"p{n}"] for n in range(32)] == generated(folder, prompts, 64)
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_recorded_log_probs_are_the_training_forwards(folders: dict[str, Path], family: str) -> None:
+def test_recorded_log_probs_are_the_training_forwards(
+    folders: dict[str, Path], family: str
+) -> None:
     model = load(folders[family])
     requests = ragged(temperature=0.8)
     done = run(model, requests)
@@ -144,7 +166,10 @@ def test_dropout_in_the_models_config_does_not_reach_the_samples(tmp_path: Path)
 
 def test_sampled_tokens_are_the_reference_samplers(model: LanguageModel) -> None:
     requests = ragged()
-    reference = {(each.prompt_id, each.sample): each.tokens for each in HFSampler(model, ENDS).sample(requests)}
+    reference = {
+        (each.prompt_id, each.sample): each.tokens
+        for each in HFSampler(model, ENDS).sample(requests)
+    }
     assert {key: each.tokens for key, each in run(model, requests).items()} == reference
 
 
@@ -215,10 +240,14 @@ class TestCompositionDoesNotMatter:
     def test_under_forced_preemption(self, model: LanguageModel) -> None:
         requests = ragged(prompts=8)
         free = run(model, requests, max_num_seqs=16, block_size=8)
-        engine = NativeEngine(model, ENDS, max_num_seqs=16, block_size=8, num_blocks=16, max_model_len=128)
+        engine = NativeEngine(
+            model, ENDS, max_num_seqs=16, block_size=8, num_blocks=16, max_model_len=128
+        )
         tight = {(each.prompt_id, each.sample): each for each in engine.sample(requests)}
         assert engine.stats().preemptions > 3
-        assert {key: each.tokens for key, each in tight.items()} == {key: each.tokens for key, each in free.items()}
+        assert {key: each.tokens for key, each in tight.items()} == {
+            key: each.tokens for key, each in free.items()
+        }
         for key, each in tight.items():
             assert each.logprobs == pytest.approx(free[key].logprobs, abs=1e-5)
 
@@ -255,17 +284,26 @@ def test_the_next_call_after_an_update_equals_a_fresh_engine(folders: dict[str, 
     before = {each.sample: each for each in engine.sample(ragged(prompts=1))}
     with torch.no_grad():
         for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.05)
+            weight.add_(
+                torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * 0.05
+            )
     after = {each.sample: each for each in engine.sample(ragged(prompts=1))}
-    fresh = {each.sample: each for each in NativeEngine(model, ENDS, max_model_len=128).sample(ragged(prompts=1))}
+    fresh = {
+        each.sample: each
+        for each in NativeEngine(model, ENDS, max_model_len=128).sample(ragged(prompts=1))
+    }
     assert after == fresh
     assert after != before
 
 
-def test_a_prompt_that_came_along_is_computed_anew_after_an_update(folders: dict[str, Path]) -> None:
+def test_a_prompt_that_came_along_is_computed_anew_after_an_update(
+    folders: dict[str, Path],
+) -> None:
     """Two prompts on one row: the second is prefilled with the first, but starts after the weights have changed."""
     model = load(folders["llama"])
-    first, second = (Request(name, 0, (5, 6, token), 3, seed=0) for name, token in (("a", 7), ("b", 8)))
+    first, second = (
+        Request(name, 0, (5, 6, token), 3, seed=0) for name, token in (("a", 7), ("b", 8))
+    )
     engine = NativeEngine(model, frozenset({-1}), max_num_seqs=1, max_model_len=64)
     engine.add(first)
     engine.add(second)
@@ -313,10 +351,14 @@ def test_a_groups_prompt_is_computed_once(model: LanguageModel) -> None:
     assert engine.stats().peak_shared_blocks == 9
 
 
-def test_without_a_compiler_the_tokens_are_the_same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_tokens_are_the_same(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done, contexts = run(model, ragged()), []
     without_a_compiler(monkeypatch)
-    monkeypatch.setattr(cpu_step, "sdpa_decode", lambda *args: contexts.append(sdpa_decode(*args)) or contexts[-1])
+    monkeypatch.setattr(
+        cpu_step, "sdpa_decode", lambda *args: contexts.append(sdpa_decode(*args)) or contexts[-1]
+    )
     other = run(model, ragged())
     assert contexts
     for key, each in done.items():
@@ -329,7 +371,9 @@ def test_larger_budgets_start_first_so_that_none_runs_on_alone(model: LanguageMo
     asked = [Request(f"p{n}", 0, (5, 6, 7 + n), 10 if n < 16 else 40, seed=0) for n in range(17)]
     engine = NativeEngine(model, frozenset({-1}), max_num_seqs=4, max_model_len=64)
     assert len(list(engine.sample(asked))) == 17
-    assert engine.stats().useful_frac > 0.9  # computed for nothing, beside short ones that fill four rows
+    assert (
+        engine.stats().useful_frac > 0.9
+    )  # computed for nothing, beside short ones that fill four rows
 
 
 def test_samples_of_a_group_differ_and_repeat(model: LanguageModel) -> None:
@@ -358,10 +402,14 @@ class TestStops:
         assert cut.tokens == free.tokens[: free.tokens.index(own) + 1]
 
     @pytest.mark.parametrize("steps", [1, 7])
-    def test_stop_texts_end_at_the_token_that_completes_them(self, model: LanguageModel, steps: int) -> None:
+    def test_stop_texts_end_at_the_token_that_completes_them(
+        self, model: LanguageModel, steps: int
+    ) -> None:
         free = run(model, [Request("p", 0, (5, 6), 40, seed=0)])["p", 0]
         text = str(model.tokenizer.decode(list(free.tokens[10:13])))
-        cut = run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=(text,))], steps_per_sync=steps)["p", 0]
+        cut = run(model, [Request("p", 0, (5, 6), 40, seed=0, stop=(text,))], steps_per_sync=steps)[
+            "p", 0
+        ]
         assert cut.stop == "stop"
         assert cut.tokens == free.tokens[: len(cut.tokens)]
         assert text in str(model.tokenizer.decode(list(cut.tokens)))
@@ -379,13 +427,17 @@ class TestStops:
 
 class TestBadInput:
     def test_each_is_refused_by_name_and_the_others_go_on(self, model: LanguageModel) -> None:
-        engine = NativeEngine(model, ENDS, max_num_seqs=4, block_size=8, num_blocks=9, max_model_len=100)
+        engine = NativeEngine(
+            model, ENDS, max_num_seqs=4, block_size=8, num_blocks=9, max_model_len=100
+        )
         engine.add(Request("good", 0, (5, 6), 10, seed=0))
         bad = {
             "a sequence holds 100": Request("long", 0, tuple(range(3, 103)), 10, seed=0),
             "the KV cache has 8": Request("large", 0, tuple(range(3, 63)), 30, seed=0),
             "token 9999 in a vocabulary": Request("strange", 0, (9999,), 10, seed=0),
-            "at most 8 are supported": Request("stops", 0, (5,), 10, seed=0, stop_ids=tuple(range(10, 20))),
+            "at most 8 are supported": Request(
+                "stops", 0, (5,), 10, seed=0, stop_ids=tuple(range(10, 20))
+            ),
             "is running already": Request("good", 0, (5, 6), 10, seed=0),
         }
         for message, request in bad.items():
@@ -396,10 +448,19 @@ class TestBadInput:
             done += engine.step()
         assert done[0] == run(model, [Request("good", 0, (5, 6), 10, seed=0)])["good", 0]
 
-    def test_a_bad_request_in_a_call_stops_it_before_anything_runs(self, model: LanguageModel) -> None:
+    def test_a_bad_request_in_a_call_stops_it_before_anything_runs(
+        self, model: LanguageModel
+    ) -> None:
         engine = NativeEngine(model, ENDS, max_model_len=64)
         with pytest.raises(ValueError, match="a sequence holds 64"):
-            list(engine.sample([Request("p", 0, (5,), 10, seed=0), Request("q", 0, tuple(range(3, 80)), 5, seed=0)]))
+            list(
+                engine.sample(
+                    [
+                        Request("p", 0, (5,), 10, seed=0),
+                        Request("q", 0, tuple(range(3, 80)), 5, seed=0),
+                    ]
+                )
+            )
         assert engine.stats().tokens == 0
         assert len(list(engine.sample([Request("p", 0, (5,), 10, seed=0)]))) == 1
 
@@ -446,13 +507,17 @@ def test_a_small_model_runs_many_rows_where_they_take_little_memory(
         (30 * 3 * 64 * 2 * 2, 80, 1024),  # SmolLM2-135M: 16.8 GB of 20
     ],
 )
-def test_a_gpu_runs_more_rows_where_their_kv_cache_fits(token_bytes: int, gigabytes: int, expected: int) -> None:
+def test_a_gpu_runs_more_rows_where_their_kv_cache_fits(
+    token_bytes: int, gigabytes: int, expected: int
+) -> None:
     assert sizing.cuda_max_num_seqs(712 * token_bytes, gigabytes * 10**9) == expected
 
 
 def test_statistics(model: LanguageModel) -> None:
     engine = NativeEngine(model, ENDS, max_num_seqs=64, max_model_len=128)
-    done = list(engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)]))
+    done = list(
+        engine.sample([Request("p", n, tuple(range(3, 35)), 10, seed=0) for n in range(64)])
+    )
     stats = engine.stats()
     assert stats.requests == 64
     assert stats.tokens == sum(len(each.tokens) for each in done)

@@ -21,14 +21,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(model: LanguageModel, max_num_seqs: int = 8) -> InterruptibleEngine:
-    return InterruptibleEngine(model, ENDS, max_num_seqs=max_num_seqs, max_model_len=128, steps_per_sync=3)
+    return InterruptibleEngine(
+        model, ENDS, max_num_seqs=max_num_seqs, max_model_len=128, steps_per_sync=3
+    )
 
 
 def key(each: Request | Completion) -> tuple[str, int]:
     return each.prompt_id, each.sample
 
 
-def interrupted_every(engine: InterruptibleEngine, requests: list[Request], steps: int) -> tuple[Done, int]:
+def interrupted_every(
+    engine: InterruptibleEngine, requests: list[Request], steps: int
+) -> tuple[Done, int]:
     """All completions, where every request is interrupted after so many steps; how many went on with tokens."""
     done: Done = {}
     begun: Done = {}
@@ -60,7 +64,9 @@ def test_a_continued_request_gives_the_tokens_of_an_undisturbed_one(
         assert (each.tokens, each.stop) == (whole[name].tokens, whole[name].stop)
         assert each.logprobs == pytest.approx(whole[name].logprobs, abs=1e-5)
         assert (each.log_mass is None) == (whole[name].log_mass is None)
-        assert each.log_mass is None or each.log_mass == pytest.approx(whole[name].log_mass, abs=1e-5)
+        assert each.log_mass is None or each.log_mass == pytest.approx(
+            whole[name].log_mass, abs=1e-5
+        )
 
 
 def test_after_new_weights_every_token_has_the_log_prob_of_its_version(folder: Path) -> None:

@@ -29,16 +29,22 @@ LOUD = {"hidden": 32, "layers": 2, "initializer_range": 0.25, "seed": 0}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> LanguageModel:
     folder = create(tmp_path_factory.mktemp("models") / request.param, family=request.param, **LOUD)
     return load(folder, routing_replay=True)
 
 
 def asked(**changes: Any) -> list[Request]:
     rng = random.Random(0)
-    prompts = [tuple(rng.randrange(3, 250) for _ in range(length)) for length in (1, 2, 15, 16, 17, 40)]
+    prompts = [
+        tuple(rng.randrange(3, 250) for _ in range(length)) for length in (1, 2, 15, 16, 17, 40)
+    ]
     every = [(n, sample) for n in range(len(prompts)) for sample in range(3)]
-    return [replace(Request(f"p{n}", sample, prompts[n], 20, seed=5), **changes) for n, sample in every]
+    return [
+        replace(Request(f"p{n}", sample, prompts[n], 20, seed=5), **changes) for n, sample in every
+    ]
 
 
 def answered(model: LanguageModel, requests: list[Request], **settings: Any) -> list[Completion]:
@@ -51,7 +57,9 @@ def answered(model: LanguageModel, requests: list[Request], **settings: Any) -> 
 def batch_of(requests: list[Request], answers: list[Completion]) -> dict[str, Any]:
     pairs = zip(requests, answers, strict=True)
     prompt = (Message("user", "?"),)
-    return pack_rollouts([Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in pairs])
+    return pack_rollouts(
+        [Rollout(Prompt(q.prompt_id, prompt), q.sample, (Turn(q.tokens, a),)) for q, a in pairs]
+    )
 
 
 @torch.no_grad()
@@ -60,7 +68,11 @@ def routes_of(model: LanguageModel, tokens: tuple[int, ...]) -> Tensor:
     noted = RoutingRecorder()
     tokens_T, segments = torch.tensor(tokens), Segments.from_lengths([len(tokens)])
     with routing(noted):
-        batch = {"tokens_T": tokens_T, "positions_T": torch.arange(len(tokens)), "segments": segments}
+        batch = {
+            "tokens_T": tokens_T,
+            "positions_T": torch.arange(len(tokens)),
+            "segments": segments,
+        }
         hidden_states(model.module.base_model, batch, plan_forward(batch, tokens_T.device))
     return noted.stacked(torch.uint8)
 
@@ -87,9 +99,14 @@ def test_every_token_that_was_run_has_its_route(
     for request, answer, own_TLC in zip(requests, answers, rows, strict=True):
         assert torch.equal(own_TLC[:-1], routes_of(model, request.tokens + answer.tokens)[:-1])
         assert bool((own_TLC[-1] == 255).all())  # the last token was drawn and never run
-    found = {request.prompt_id: answer.routed_experts for request, answer in zip(requests, answers, strict=True)}
+    found = {
+        request.prompt_id: answer.routed_experts
+        for request, answer in zip(requests, answers, strict=True)
+    }
     if not settings.get("num_blocks"):
-        assert all(a.routed_experts.prompt is found[a.prompt_id].prompt for a in answers)  # one copy for a group
+        assert all(
+            a.routed_experts.prompt is found[a.prompt_id].prompt for a in answers
+        )  # one copy for a group
 
 
 def test_the_ratio_of_a_fresh_rollout_is_1(model: LanguageModel) -> None:
@@ -126,7 +143,9 @@ def test_where_the_last_bits_decide_only_replay_keeps_the_route(model: LanguageM
     }
     assert float(off["kept"].max()) < 1e-3
     assert float(off["lost"].mean()) > 0.2
-    assert float(kept["policy/routes_changed_frac"][0] / kept["policy/routes_changed_frac"][1]) > 0.2
+    assert (
+        float(kept["policy/routes_changed_frac"][0] / kept["policy/routes_changed_frac"][1]) > 0.2
+    )
 
 
 def test_without_replay_nothing_is_recorded(tmp_path: Path) -> None:

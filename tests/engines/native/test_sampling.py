@@ -35,7 +35,13 @@ def sample_tokens(
 ) -> SamplerOutput:
     state = BatchState(len(requests), 1, torch.device("cpu"))
     for row, request in enumerate(requests):
-        state.start(row, request, ENDS, request_key(request.seed, request.prompt_id, request.sample), output_len)
+        state.start(
+            row,
+            request,
+            ENDS,
+            request_key(request.seed, request.prompt_id, request.sample),
+            output_len,
+        )
     return sample(logits_BV.clone(), state.sampling(slice(len(requests))), truncates=truncates)
 
 
@@ -57,7 +63,9 @@ def chi_square(tokens: Tensor, expected_V: Tensor) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
     z_V = logits(1)
-    out = sample_tokens(z_V.expand(40000, -1), many(40000, temperature=temperature), truncates=False)
+    out = sample_tokens(
+        z_V.expand(40000, -1), many(40000, temperature=temperature), truncates=False
+    )
     assert chi_square(out.tokens_B, (z_V[0] / temperature).softmax(-1)) < 4
 
 
@@ -68,14 +76,18 @@ def test_frequencies_under_top_p_are_those_of_what_is_left() -> None:
     kept_V = TopPLogitsWarper(0.7)(torch.zeros(1, 1), z_V)[0].isfinite()
     assert chi_square(out.tokens_B, torch.where(kept_V, p_V, 0) / p_V[kept_V].sum()) < 4
     assert out.log_mass_B is not None
-    assert out.log_mass_B.tolist() == pytest.approx([math.log(float(p_V[kept_V].sum()))] * 40000, abs=1e-6)
+    assert out.log_mass_B.tolist() == pytest.approx(
+        [math.log(float(p_V[kept_V].sum()))] * 40000, abs=1e-6
+    )
 
 
 def test_neighbouring_samples_and_positions_are_independent() -> None:
     """Two draws of the same row, of neighbouring samples and of neighbouring positions: a joint chi-square test."""
     z_V = torch.tensor([0.5, 0.3, 0.2]).log()
     first = sample_tokens(z_V.expand(20000, -1), many(20000), truncates=False).tokens_B
-    second = sample_tokens(z_V.expand(20000, -1), many(20000), output_len=1, truncates=False).tokens_B
+    second = sample_tokens(
+        z_V.expand(20000, -1), many(20000), output_len=1, truncates=False
+    ).tokens_B
     p_V = z_V.exp().double()
     for one, other in ((first[0::2], first[1::2]), (first, second)):
         counts = torch.bincount(one * 3 + other, minlength=9).double()
@@ -86,10 +98,16 @@ def test_neighbouring_samples_and_positions_are_independent() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"top_k": 4}, {"top_p": 0.6}, {"min_p": 0.2}, {"top_k": 6, "top_p": 0.5}, {"top_k": 9, "min_p": 0.15},
-        {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.05}, {"top_p": 1e-6}, {"top_k": 1},
+        {"top_k": 4},
+        {"top_p": 0.6},
+        {"min_p": 0.2},
+        {"top_k": 6, "top_p": 0.5},
+        {"top_k": 9, "min_p": 0.15},
+        {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.05},
+        {"top_p": 1e-6},
+        {"top_k": 1},
     ],
-)  # fmt: skip
+)
 def test_what_may_be_drawn_is_what_transformers_keeps(changes: dict[str, float]) -> None:
     z_BV = logits(1)
     warpers: list[object] = [TemperatureLogitsWarper(float(changes.get("temperature", 1.0)))]
@@ -109,10 +127,14 @@ def test_what_may_be_drawn_is_what_transformers_keeps(changes: dict[str, float])
 
 def test_log_probs_are_those_of_the_whole_tempered_distribution() -> None:
     z_BV = logits()
-    requests = [Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate((0.5, 1.0, 1.3, 2.0))]
+    requests = [
+        Request("p", n, (5,), 8, seed=1, temperature=t) for n, t in enumerate((0.5, 1.0, 1.3, 2.0))
+    ]
     out = sample_tokens(z_BV, requests, truncates=False)
     wide = (z_BV.double() / torch.tensor([0.5, 1.0, 1.3, 2.0])[:, None].double()).log_softmax(-1)
-    assert out.logprobs_B.tolist() == pytest.approx(wide.gather(1, out.tokens_B[:, None])[:, 0].tolist(), abs=1e-6)
+    assert out.logprobs_B.tolist() == pytest.approx(
+        wide.gather(1, out.tokens_B[:, None])[:, 0].tolist(), abs=1e-6
+    )
 
 
 def test_a_plain_row_does_not_notice_a_neighbour_that_is_cut() -> None:
@@ -153,7 +175,10 @@ def test_no_end_token_is_drawn_before_the_least_length() -> None:
     assert early.log_mass_B is not None
     assert float(early.log_mass_B[0]) == pytest.approx(math.log(1 - share), abs=1e-4)
     assert 1 in late.tokens_B.tolist()
-    sorting = [*many(499, min_new_tokens=3), *many(1, top_p=0.5)]  # one row more sorts the vocabulary: the same
+    sorting = [
+        *many(499, min_new_tokens=3),
+        *many(1, top_p=0.5),
+    ]  # one row more sorts the vocabulary: the same
     beside = sample_tokens(z_BV.expand(500, -1), sorting, output_len=2)
     assert all(torch.equal(one[:499], two[:499]) for one, two in zip(early, beside, strict=True))
     greedy = sample_tokens(z_BV, many(1, min_new_tokens=3, greedy=True), output_len=0)
@@ -161,7 +186,9 @@ def test_no_end_token_is_drawn_before_the_least_length() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.01}])
-def test_an_end_token_that_is_far_likelier_leaves_the_others_their_shares(changes: dict[str, float]) -> None:
+def test_an_end_token_that_is_far_likelier_leaves_the_others_their_shares(
+    changes: dict[str, float],
+) -> None:
     """At temperature .1 the end token is 200 nats above the others: beside it each of them would be 0 in float32."""
     z_BV = logits(1).expand(2000, -1).clone()
     z_BV[:, 1] = z_BV.max() + 20
@@ -177,7 +204,9 @@ def test_an_end_token_that_is_far_likelier_leaves_the_others_their_shares(change
     left_V = (without_BV[0].double() / 0.1).log_softmax(-1)
     expected_B = never.log_mass_B.double() + shares_V[0] - left_V[0]
     assert torch.allclose(late.log_mass_B.double(), expected_B, atol=1e-3)
-    greedy = sample_tokens(z_BV[:1], many(1, min_new_tokens=3, greedy=True, **options), output_len=0)
+    greedy = sample_tokens(
+        z_BV[:1], many(1, min_new_tokens=3, greedy=True, **options), output_len=0
+    )
     assert greedy.tokens_B.tolist() == [int(without_BV[0].argmax())]
 
 
@@ -197,7 +226,10 @@ class TestRace:
 
     def test_without_a_compiler_it_is_numpys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.default_rng(0)
-        keys_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        keys_B2, position_B = (
+            rng.integers(0, 2**32, (64, 2), dtype=np.uint32),
+            np.arange(64, dtype=np.int32),
+        )
         p_BV = rng.random((64, 258), dtype=np.float32)
         compiled_B = gumbel_argmax(p_BV, keys_B2, position_B)
         assert sampling.library() is not None
@@ -206,16 +238,26 @@ class TestRace:
 
     def test_rows_may_lie_apart_and_what_is_not_a_number_wins(self) -> None:
         rng = np.random.default_rng(0)
-        keys_B2, position_B = rng.integers(0, 2**32, (8, 2), dtype=np.uint32), np.arange(8, dtype=np.int32)
+        keys_B2, position_B = (
+            rng.integers(0, 2**32, (8, 2), dtype=np.uint32),
+            np.arange(8, dtype=np.int32),
+        )
         p_BV = rng.random((8, 300), dtype=np.float32)
         apart_BV = np.asfortranarray(p_BV)
-        assert np.array_equal(gumbel_argmax(apart_BV, keys_B2, position_B), gumbel_argmax(p_BV, keys_B2, position_B))
+        assert np.array_equal(
+            gumbel_argmax(apart_BV, keys_B2, position_B), gumbel_argmax(p_BV, keys_B2, position_B)
+        )
         p_BV[3, 7:9] = np.nan
         assert gumbel_argmax(p_BV, keys_B2, position_B)[3] == 7  # as numpy's argmax has it
 
     def test_other_kinds_of_numbers_are_read_as_what_they_are(self) -> None:
         rng = np.random.default_rng(0)
-        keys_B2, position_B = rng.integers(0, 2**32, (64, 2), dtype=np.uint32), np.arange(64, dtype=np.int32)
+        keys_B2, position_B = (
+            rng.integers(0, 2**32, (64, 2), dtype=np.uint32),
+            np.arange(64, dtype=np.int32),
+        )
         p_BV = rng.random((64, 258), dtype=np.float32)
-        wide = gumbel_argmax(p_BV.astype(np.float64), keys_B2.astype(np.int64), position_B.astype(np.int64))  # type: ignore[arg-type]
+        wide = gumbel_argmax(
+            p_BV.astype(np.float64), keys_B2.astype(np.int64), position_B.astype(np.int64)
+        )  # type: ignore[arg-type]
         assert np.array_equal(wide, gumbel_argmax(p_BV, keys_B2, position_B))

@@ -21,13 +21,17 @@ def request(prompt: str, sample: int = 0, length: int = 5, new: int = 4) -> Requ
 class Toy:
     """Drives a scheduler as the engine does, with lists in place of tensors, and checks what must always hold."""
 
-    def __init__(self, num_blocks: int, size: int, max_num_seqs: int, prefill_ahead: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, size: int, max_num_seqs: int, prefill_ahead: int = 0
+    ) -> None:
         self.scheduler = Scheduler(BlockManager(num_blocks, size), max_num_seqs, prefill_ahead)
         self.size = size
         self.stored: list[int] = []
         self.finished: list[Request] = []
         self.prefilled: list[tuple[int, ...]] = []
-        self.content: dict[int, object] = {}  # what lies in each page: the tokens that were written to it
+        self.content: dict[
+            int, object
+        ] = {}  # what lies in each page: the tokens that were written to it
 
     def step(self, steps: int, ends: set[int]) -> None:
         scheduler = self.scheduler
@@ -53,7 +57,11 @@ class Toy:
         self._move(scheduler.preempt(stopped))
         self.check()
         self._write(steps)
-        done = [row for row, s in enumerate(scheduler.running) if row in ends or self.stored[row] >= s.max_len - 1]
+        done = [
+            row
+            for row, s in enumerate(scheduler.running)
+            if row in ends or self.stored[row] >= s.max_len - 1
+        ]
         self.finished += [scheduler.running[row].request for row in done]
         self._move(scheduler.finish(done))
         self.check()
@@ -69,7 +77,9 @@ class Toy:
                 old = self.content.get(block, ()) if self.stored[row] % self.size else ()
                 self.content[block] = (*old, 1000 + sequence.request.sample)  # type: ignore[misc]
                 self.stored[row] += 1
-            drawn = [1000 + sequence.request.sample] * (self.stored[row] - len(sequence.request.tokens))
+            drawn = [1000 + sequence.request.sample] * (
+                self.stored[row] - len(sequence.request.tokens)
+            )
             self._holds(sequence.block_ids, (*sequence.request.tokens, *drawn))
 
     def _holds(self, num_blocks: list[int], tokens: tuple[int, ...]) -> None:
@@ -98,8 +108,12 @@ histories = st.tuples(
     st.integers(0, 12),  # pages beyond what the largest request needs
     st.integers(1, 6),  # rows
     st.integers(1, 3),  # steps of a look
-    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 6)), min_size=1, max_size=14),  # prompt, new tokens
-    st.lists(st.sets(st.integers(0, 5), max_size=2), min_size=1, max_size=40),  # rows that end early, look by look
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(1, 6)), min_size=1, max_size=14
+    ),  # prompt, new tokens
+    st.lists(
+        st.sets(st.integers(0, 5), max_size=2), min_size=1, max_size=40
+    ),  # rows that end early, look by look
     st.sampled_from((0, 6, 100)),  # tokens of prompts that are prefilled ahead
 )
 
@@ -126,7 +140,9 @@ def test_random_histories_leak_nothing_and_finish(
 
 def test_prompts_of_the_next_requests_come_along_while_they_are_short_and_pages_are_over() -> None:
     def prefilled(num_blocks: int, prefill_ahead: int) -> list[int]:
-        scheduler = Scheduler(BlockManager(num_blocks, 4), max_num_seqs=2, prefill_ahead=prefill_ahead)
+        scheduler = Scheduler(
+            BlockManager(num_blocks, 4), max_num_seqs=2, prefill_ahead=prefill_ahead
+        )
         for sample, prompt in enumerate("aabbcde"):
             scheduler.add(request(prompt, sample))
         return [prefix.tokens[0] - ord("a") for prefix in scheduler.admit().new_prefixes]
@@ -153,7 +169,10 @@ def test_prompts_that_came_along_are_not_prefilled_again_and_give_way_when_pages
         return counts
 
     assert set(times(num_blocks=30)) == {4}
-    assert (times(num_blocks=8)[0], times(num_blocks=8)[-1]) == (4, 5)  # two rows of three pages leave one of the seven
+    assert (times(num_blocks=8)[0], times(num_blocks=8)[-1]) == (
+        4,
+        5,
+    )  # two rows of three pages leave one of the seven
 
 
 def test_what_comes_along_preempts_nobody() -> None:
@@ -162,10 +181,21 @@ def test_what_comes_along_preempts_nobody() -> None:
     for prefill_ahead in preempted:
         for seed in range(200):
             rng = random.Random(seed)
-            size, max_num_seqs, group = rng.choice((1, 2, 4)), rng.choice((2, 3, 8)), rng.choice((2, 4))
-            asked = [(chr(97 + n // group), n, 3 + n // group % 6, rng.randint(2, 16)) for n in range(24)]
+            size, max_num_seqs, group = (
+                rng.choice((1, 2, 4)),
+                rng.choice((2, 3, 8)),
+                rng.choice((2, 4)),
+            )
+            asked = [
+                (chr(97 + n // group), n, 3 + n // group % 6, rng.randint(2, 16)) for n in range(24)
+            ]
             largest = max(-(-(length + new) // size) for _, _, length, new in asked)
-            toy = Toy(1 + largest + rng.randint(0, 2 * max_num_seqs * largest // 3), size, max_num_seqs, prefill_ahead)
+            toy = Toy(
+                1 + largest + rng.randint(0, 2 * max_num_seqs * largest // 3),
+                size,
+                max_num_seqs,
+                prefill_ahead,
+            )
             for each in asked:
                 toy.scheduler.add(request(*each))
             while not toy.scheduler.idle:
@@ -205,12 +235,17 @@ def test_rows_that_share_the_blocks_of_a_prompt_are_grouped() -> None:
             scheduler.add(request(prompt, sample, length=length))
     scheduler.admit()
     assert scheduler.prefix_groups(8) == [(4, [0, 1, 2, 3, 4]), (8, [6, 7, 8])]
-    assert scheduler.prefix_groups(4) == [(4, [0, 1, 2, 3]), (8, [6, 7, 8])]  # a row that is left over is alone
+    assert scheduler.prefix_groups(4) == [
+        (4, [0, 1, 2, 3]),
+        (8, [6, 7, 8]),
+    ]  # a row that is left over is alone
     scheduler.finish([1, 2, 3, 4])
     assert [length for length, _ in scheduler.prefix_groups(8)] == [8]
     for length, rows in scheduler.prefix_groups(8):
         blocks = {tuple(scheduler.running[row].block_ids[: length // 4]) for row in rows}
-        assert len(blocks) == 1 and {scheduler.running[row].request.prompt_id for row in rows} == {"t"}
+        assert len(blocks) == 1 and {scheduler.running[row].request.prompt_id for row in rows} == {
+            "t"
+        }
 
 
 def test_a_preempted_row_is_in_no_group() -> None:

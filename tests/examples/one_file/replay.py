@@ -26,7 +26,13 @@ from ascent.update.schedule import Schedule
 
 FOLDER = Path(__file__).parents[3] / "examples" / "one_file"
 LOSS, WEIGHT = 1e-6, 5e-6  # largest difference allowed, in float32, after every update
-FORBIDDEN = ("ascent.loop", "ascent.rollouts", "ascent.losses", "ascent.advantages", "ascent.update")
+FORBIDDEN = (
+    "ascent.loop",
+    "ascent.rollouts",
+    "ascent.losses",
+    "ascent.advantages",
+    "ascent.update",
+)
 
 
 def module(name: str) -> Any:
@@ -55,7 +61,9 @@ class Replayed:
             tokens, cut = self.said[place * self.samples + each.sample]
             unknown = (float("nan"),) * len(tokens)  # the trainer finds the log-probs by itself
             stop = "length" if cut else "eos"
-            yield Completion(each.prompt_id, each.sample, tuple(tokens), unknown, (0,) * len(tokens), stop)
+            yield Completion(
+                each.prompt_id, each.sample, tuple(tokens), unknown, (0,) * len(tokens), stop
+            )
 
     def set_weights(self, version: int, weights: Any) -> None:
         pass
@@ -71,7 +79,10 @@ class Scored:
         self.rewards: list[float] = []
 
     def __call__(self, rollouts: Iterable[Rollout]) -> list[Rollout]:
-        return [replace(each, reward=reward) for each, reward in zip(rollouts, self.rewards, strict=True)]
+        return [
+            replace(each, reward=reward)
+            for each, reward in zip(rollouts, self.rewards, strict=True)
+        ]
 
 
 def saved(policy: Any, tokenizer: Any, folder: Path) -> Path:
@@ -85,7 +96,10 @@ def learner_of(model: Any, learning_rate: float, eps: float = 1e-8) -> LocalLear
 
 
 def asked_of(prompts: Sequence[Any], tokenizer: Any) -> list[RenderedPrompt]:
-    return [RenderedPrompt(prompt, tuple(tokenizer(prompt.messages[-1].content).input_ids)) for prompt in prompts]
+    return [
+        RenderedPrompt(prompt, tuple(tokenizer(prompt.messages[-1].content).input_ids))
+        for prompt in prompts
+    ]
 
 
 def same_weights(ours: LocalLearner, theirs: torch.nn.Module, **renamed: str) -> float:

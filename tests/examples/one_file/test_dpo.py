@@ -16,7 +16,16 @@ from ascent.data.sources import FileSource
 from ascent.models.load import load
 from ascent.update.objective import objective_of
 from ascent.update.reference_cache import ReferenceCache
-from tests.examples.one_file.replay import LOSS, WEIGHT, learner_of, module, same_weights, saved, stands_alone, told
+from tests.examples.one_file.replay import (
+    LOSS,
+    WEIGHT,
+    learner_of,
+    module,
+    same_weights,
+    saved,
+    stands_alone,
+    told,
+)
 
 
 def test_dpo_is_the_librarys(tmp_path: Path) -> None:
@@ -28,15 +37,25 @@ def test_dpo_is_the_librarys(tmp_path: Path) -> None:
     folder = saved(policy, tokenizer, tmp_path / "start")
     pairs = one.TASK.pairs("train", 24, seed=3)
     rows = [
-        {"prompt": p.prompt.messages[-1].content, "chosen": p.chosen[0].content, "rejected": p.rejected[0].content}
+        {
+            "prompt": p.prompt.messages[-1].content,
+            "chosen": p.chosen[0].content,
+            "rejected": p.rejected[0].content,
+        }
         for p in pairs
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = load(folder)
-    ready = prepare(load_data(str(tmp_path / "pairs.jsonl"), "pairs"), Renderer(model.tokenizer), Limits(64, 32))
-    source = FileSource([ready], batch_size=6, tokens_per_microbatch=64, max_tokens=64, seed=0, shuffle=False)
+    ready = prepare(
+        load_data(str(tmp_path / "pairs.jsonl"), "pairs"), Renderer(model.tokenizer), Limits(64, 32)
+    )
+    source = FileSource(
+        [ready], batch_size=6, tokens_per_microbatch=64, max_tokens=64, seed=0, shuffle=False
+    )
     ours, frozen = learner_of(model, settings.learning_rate, 1e-6), ReferenceCache(load(folder))
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0
+    )
     losses = []
     for step in range(4):
         batch = one.collate_pairs(pairs[6 * step : 6 * step + 6], tokenizer)

@@ -35,22 +35,34 @@ def test_grpo_is_the_librarys(tmp_path: Path) -> None:
     one.finetune(policy, tokenizer, steps=50, seed=1)
     reference = one.copy.deepcopy(policy)
     folder = saved(policy, tokenizer, tmp_path / "start")
-    ours, sampler, score = learner_of(load(folder), settings.learning_rate, 1e-6), Replayed(4), Scored()
+    ours, sampler, score = (
+        learner_of(load(folder), settings.learning_rate, 1e-6),
+        Replayed(4),
+        Scored(),
+    )
     prompts = one.TASK.prompts("train", 9, seed=5)
     source = RolloutSource(
-        asked_of(prompts, tokenizer), sampler, score, Models(ours, learner_of(load(folder), 1.0)), TABLE["grpo"],
+        asked_of(prompts, tokenizer),
+        sampler,
+        score,
+        Models(ours, learner_of(load(folder), 1.0)),
+        TABLE["grpo"],
         RolloutConfig(prompts_per_step=3, group_size=4, epochs=3, tokens_per_microbatch=128),
         SamplingParams(settings.max_new_tokens, seed=0),
         decode=str,
         shuffle=False,
-    )  # fmt: skip
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0)
+    )
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=0.0
+    )
     torch.manual_seed(2)
     moved = clipped = 0.0
     for step in (1, 2, 3):
         questions = [one.question_of(p) for p in prompts[3 * step - 3 : 3 * step] for _ in range(4)]
         batch, old_logprobs_BL = one.sample(policy, tokenizer, questions, settings.max_new_tokens)
-        assert len(set(batch.loss_mask_BL.sum(1).tolist())) > 1  # ragged, or padding would be no test
+        assert (
+            len(set(batch.loss_mask_BL.sum(1).tolist())) > 1
+        )  # ragged, or padding would be no test
         assert torch.allclose(
             old_logprobs_BL, one.token_logprobs(policy, batch), atol=1e-5
         )  # sampled one by one, read at once
@@ -64,11 +76,16 @@ def test_grpo_is_the_librarys(tmp_path: Path) -> None:
             ref_logprobs_BL = one.token_logprobs(reference, batch)
         advantages_B = one.group_advantages(rewards_B, settings.group)
         for _ in range(settings.epochs):
-            theirs = one.update(policy, optimizer, batch, old_logprobs_BL, ref_logprobs_BL, advantages_B, settings)
+            theirs = one.update(
+                policy, optimizer, batch, old_logprobs_BL, ref_logprobs_BL, advantages_B, settings
+            )
             stats = ours.step(batches, objective_of(source.row))
             assert stats["loss/total"].value() == pytest.approx(float(theirs), abs=LOSS)
             moved = max(moved, stats["policy/ratio_max"].value())
-            clipped = max(clipped, stats["policy/clip_frac_high"].value() + stats["policy/clip_frac_low"].value())
+            clipped = max(
+                clipped,
+                stats["policy/clip_frac_high"].value() + stats["policy/clip_frac_low"].value(),
+            )
             batches = source.more(stats)
         assert batches == []
         source.refresh(ours.weights())

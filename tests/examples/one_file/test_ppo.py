@@ -44,12 +44,16 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
     row, sampler, score = TABLE["ppo"], Replayed(1), Scored()
     prompts = one.TASK.prompts("train", 24, seed=5)
     source = RolloutSource(
-        asked_of(prompts, tokenizer), sampler, score, Models(ours, learner_of(load(folder), 1.0), judge), row,
+        asked_of(prompts, tokenizer),
+        sampler,
+        score,
+        Models(ours, learner_of(load(folder), 1.0), judge),
+        row,
         RolloutConfig(prompts_per_step=8, group_size=1, epochs=3, tokens_per_microbatch=96),
         SamplingParams(settings.max_new_tokens, seed=0),
         decode=str,
         shuffle=False,
-    )  # fmt: skip
+    )
     moved, ended = 0.0, set()
     for step in (1, 2, 3):
         batch, truncated_B, _ = ppo.sample_and_score(prompts[8 * step - 8 : 8 * step])
@@ -69,7 +73,10 @@ def test_ppo_is_the_librarys(tmp_path: Path) -> None:
             batches = source.more(stats)
         assert batches == []
         source.refresh(ours.weights())
-    assert moved > 1.2 and ended == {True, False}  # off-policy passes; answers with and without an end
+    assert moved > 1.2 and ended == {
+        True,
+        False,
+    }  # off-policy passes; answers with and without an end
     assert same_weights(ours, policy) < WEIGHT
     assert same_weights(judge, ppo.critic, trunk="model", head="score") < WEIGHT
 
