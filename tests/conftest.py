@@ -19,7 +19,7 @@ os.environ.pop("COLUMNS", None)
 settings.register_profile("ascent", deadline=None)
 settings.load_profile("ascent")
 
-pictures.reuse()
+pictures.stub_pictures()
 
 pytest_plugins = ["tests.view.browser", "tests.view.summary"]
 

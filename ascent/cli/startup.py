@@ -126,6 +126,14 @@ class _OnFirstUse(ModuleType):
 class _Compiler(_OnFirstUse):
     """Marks that a function gets for the compiler; without the compiler they mean nothing."""
 
+    class eval_frame:
+        """`save_pretrained` asks of every module whether it is an OptimizedModule: none is."""
+
+        class OptimizedModule: ...
+
+    def graph_break(self, *_: Any) -> None:
+        """torch's optimizers call it at every step."""
+
     def assume_constant_result(self, function: Any) -> Any:
         return function
 
