@@ -29,7 +29,7 @@ from ascent.models.flash_attention import FlashAttention
 from ascent.models.shared_prefix import GatherIndex, SharedPrefixes, gather, gather_index, upload
 
 NAME, EXACT_NAME = "ascent", "ascent_exact"
-LARGEST_FLASH_HEAD = 256
+LARGEST_FLASH_HEAD, FLASH_HEAD_STEP = 256, 8  # sizes of heads that the flash kernel takes
 
 # Arguments of models that do not change the result of attention.
 IGNORED = frozenset(
@@ -271,6 +271,7 @@ def _flash_supports(q_THD: Tensor, v_TKD: Tensor, call: AttentionCall) -> bool:
         q_THD.is_cuda
         and q_THD.dtype in (torch.bfloat16, torch.float16)
         and q_THD.shape[-1] == v_TKD.shape[-1] <= LARGEST_FLASH_HEAD
+        and q_THD.shape[-1] % FLASH_HEAD_STEP == 0
         and call.softcap is None
         and call.sinks_H is None
         and call.dropout == 0

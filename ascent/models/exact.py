@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ascent.models.attention import AttentionCall
+from ascent.models.attention import FLASH_HEAD_STEP, AttentionCall
 from ascent.models.layer_patching import PatchedLayers
 from ascent.models.probe import attention_calls
 
@@ -75,6 +75,7 @@ def is_proven(config: PreTrainedConfig) -> bool:
         config.model_type in PROVEN
         and full
         and head <= LARGEST_HEAD
+        and head % FLASH_HEAD_STEP == 0
         and config.hidden_size % 8 == 0
     )
 
@@ -110,6 +111,8 @@ def model_problem(
         return (
             f"has attention heads of size {sorted(sizes)}; proven is one size up to {LARGEST_HEAD}"
         )
+    if any(size % FLASH_HEAD_STEP for size in sizes):
+        return f"has attention heads of size {sorted(sizes)}; it must be a multiple of {FLASH_HEAD_STEP}"
     if config.hidden_size % 8:
         return f"has hidden_size={config.hidden_size}; it must be a multiple of 8"
     odd = [name for name, part in module.named_modules() if getattr(part, "formula", "") is None]

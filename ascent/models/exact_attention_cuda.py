@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ascent.models.flash_attention import flash_backward
+from ascent.models.paged_attention_cuda import pad_for_dot
 
 CHUNK, SPAN = 64, 256  # keys; they never change with the shape
 PRODUCT_ROWS = 64  # of the instruction, on four warps
@@ -82,7 +83,7 @@ def packed_forward(
         HEADS=heads,
         GROUP=heads // k_TKD.shape[1],
         SIZE=size,
-        PADDED=triton.next_power_of_2(size),
+        PADDED=pad_for_dot(size),
         ROWS=ROWS,
         CHUNK=CHUNK,
         SPAN=SPAN,

@@ -25,11 +25,17 @@ from torch import Tensor
 from ascent.models.prefix_groups import MEMBERS, PrefixGroups
 
 TILE = 64  # tokens per iteration
+LEAST_DOT = 16  # tl.dot takes no tile with a smaller side
 COMBINED = (
     (4, 1),
     (16, 1),
     (64, 2),
 )  # splits, at most, and warps: a kernel for each, not for every number of splits
+
+
+def pad_for_dot(size: int) -> int:
+    """The side of a tile that holds `size` numbers: small heads are padded with zeros."""
+    return max(LEAST_DOT, triton.next_power_of_2(size))
 
 
 def paged_attention(
@@ -66,11 +72,11 @@ def paged_attention(
         "HEADS": heads,
         "KV_HEADS": kv_heads,
         "GROUP": group,
-        "GROUP_PADDED": max(16, triton.next_power_of_2(group)),
+        "GROUP_PADDED": pad_for_dot(group),
         "SIZE": size,
-        "SIZE_PADDED": triton.next_power_of_2(size),
+        "SIZE_PADDED": pad_for_dot(size),
         "VALUE": value_size,
-        "VALUE_PADDED": triton.next_power_of_2(value_size),
+        "VALUE_PADDED": pad_for_dot(value_size),
         "BLOCK_SIZE": block_size,
         "TILE": TILE,
         "CAPPED": softcap is not None,
@@ -91,7 +97,7 @@ def paged_attention(
             splits,
             **sizes,
             MEMBERS=MEMBERS,
-            QUERIES=max(16, triton.next_power_of_2(MEMBERS * group)),
+            QUERIES=pad_for_dot(MEMBERS * group),
             num_warps=4,
             num_stages=3,
         )

@@ -244,7 +244,9 @@ def test_keys_and_values_are_written_from_views() -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 4, 7, 64])
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(12, 2, 128), (6, 6, 48), (14, 2, 64)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size"), [(12, 2, 128), (6, 6, 48), (14, 2, 64), (4, 2, 8)]
+)
 def test_rows_that_read_a_prompt_together(
     heads: int, kv_heads: int, size: int, splits: int
 ) -> None:

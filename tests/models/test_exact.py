@@ -79,6 +79,12 @@ def test_families(tmp_path: Path, family: str, why: str) -> None:
     assert why in problem and bool(why) == bool(problem)
 
 
+def test_heads_that_the_flash_kernel_does_not_take_are_refused(tmp_path: Path) -> None:
+    module = load(create(tmp_path / "llama", hidden=48, heads=4)).module
+    problem = model_problem(module, (), attention_calls(module))
+    assert problem == "has attention heads of size [12]; it must be a multiple of 8"
+
+
 def test_a_norm_of_unknown_formula_and_loose_matrices_are_refused(tmp_path: Path) -> None:
     module = load(create(tmp_path / "llama")).module
     calls = attention_calls(module)
