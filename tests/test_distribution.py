@@ -18,7 +18,7 @@ PAGES = [
     *(ROOT / "ascent").rglob("*.py"),
     ROOT / "Dockerfile",
 ]
-HISTORY = {"CHANGELOG.md", "LOG.md"}
+HISTORY = {"CHANGELOG.md"}
 # An extra of the package, or the package as an argument of an installer.
 EXTRA = re.compile(r"\bascent(-posttrain)?\[(\w[\w,]*)\]")
 INSTALLED = re.compile(

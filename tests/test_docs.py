@@ -18,7 +18,6 @@ from ascent.config.renamed import KEYS
 from ascent.metrics import REGISTRY, find_metric
 
 ROOT = Path(__file__).parents[1]
-HISTORY = {"LOG.md"}
 PAGES = [
     page
     for page in (
@@ -26,7 +25,7 @@ PAGES = [
         ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").rglob("*.md")),
     )
-    if page.name not in HISTORY and page.parent.name != "decisions"
+    if page.parent.name != "decisions"
 ]
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:(?:: |::)(\w+))?`")
 PLACEHOLDERS = {"file.py", "mine.py"}  # files of a reader's own

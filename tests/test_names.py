@@ -1,6 +1,6 @@
 """The words of before are gone: files, code, batch fields, recipe keys, metrics and phrases.
 
-The list is that of the renaming (docs/decisions/0013). History (docs/LOG.md, CHANGELOG.md, docs/decisions) keeps the
+The list is that of the renaming (docs/decisions/0013). History (CHANGELOG.md, docs/decisions) keeps the
 names of its time, and `ascent/config/renamed.py` must know the old keys to name the new ones.
 """
 
@@ -19,7 +19,6 @@ from ascent.metrics import REGISTRY
 
 ROOT = Path(__file__).parents[1]
 HISTORY = (
-    "docs/LOG.md",
     "CHANGELOG.md",
     "docs/decisions/",
     "ascent/config/renamed.py",

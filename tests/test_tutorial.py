@@ -24,7 +24,7 @@ OTHERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EVERYWHERE = [
     (page.stem, line)
     for page in OTHERS
-    if page.name != "LOG.md" and page.parent.name != "decisions"
+    if page.parent.name != "decisions"
     for line in COMMAND.findall(page.read_text())
 ]
 
