@@ -1,7 +1,7 @@
 """Settings for every test process."""
 
+import contextlib
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,8 +12,12 @@ from tests.wall_clock import wall_clock
 # Two test processes share two cores: more threads in each only make them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The width of the terminal that started the tests, which xdist hands to its processes, must not break lines.
+# The width of the terminal that started the tests must not break lines. xdist hands it to its processes; readline, as
+# it is imported, to child processes alone, behind the back of os.environ.
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # A busy machine is no counterexample.
 settings.register_profile("ascent", deadline=None)
@@ -21,46 +25,17 @@ settings.load_profile("ascent")
 
 pictures.stub_pictures()
 
-pytest_plugins = ["tests.view.browser", "tests.view.summary"]
-
-# Whole folders that take tens of seconds: real models, environments, disks and child processes. They belong to
-# `make test`; `make check` keeps the mathematics, the table, the config and the golden vectors.
-SLOW = {
-    "models",
-    "data",
-    "classic",
-    "update",
-    "checkpoints",
-    "runs",
-    "engines",
-    "examples",
-    "end_to_end",
-}
-SLOW |= {
-    "api",
-    "cli",
-    "view",
-    "setup",
-    "rollouts",
-    "sandbox",
-    "test_notebooks.py",
-    "test_from_trl.py",
-    "test_wrong_calls.py",
-}
-SLOW |= {
-    "test_shipped_recipes.py",
-    "test_wheel.py",
-    "test_mutations.py",
-    "test_docs.py",
-    "test_python_and_cli.py",
-}
+pytest_plugins = [
+    "tests.durations",
+    "tests.regression.messages",
+    "tests.tiers",
+    "tests.view.browser",
+    "tests.view.summary",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in SLOW:
-            item.add_marker(pytest.mark.slow)
         if "chromium" in getattr(item, "fixturenames", ()):
             item.add_marker(wall_clock)
 

@@ -144,7 +144,6 @@ def test_the_readme_says_how_large_the_package_is() -> None:
         )
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip(
         "mkdocs", reason="the extra `docs` is not installed (make docs installs it)"

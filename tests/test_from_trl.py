@@ -71,7 +71,6 @@ def rows(name: str) -> list[dict[str, Any]]:
     return [{"prompt": each, "solution": str(number)} for number, each in enumerate(asked)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_the_script_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     special = ["<|start|>", "<|end|>"]

@@ -456,7 +456,6 @@ def complaint(reader: Callable[[str], object], make: Callable[[int], str]) -> st
 
 
 @wall_clock
-@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_time_is_linear_in_the_text(reader: str) -> None:
     every = ((what, complaint(READERS[reader], make)) for what, make in texts())

@@ -70,7 +70,6 @@ def check(names: set[str], said: list[str]) -> None:
     assert any(name.startswith(EVAL) for name in names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_metric_of_a_run_is_in_the_registry(name, world, tmp_path):
     kind, changes = RUNS[name]
@@ -80,7 +79,6 @@ def test_every_metric_of_a_run_is_in_the_registry(name, world, tmp_path):
     check(*logged(tmp_path / "run", nest_keys(recipe)))
 
 
-@pytest.mark.slow
 def test_every_metric_of_a_process_reward_model_is_in_the_registry(tmp_path):
     data = {"train": "running_sum:16", "evaluate": "running_sum@heldout:8"}
     check(

@@ -35,7 +35,6 @@ def test_it_is_stored_without_outputs(path: Path) -> None:
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     """In a kernel of its own, and in a process of its own: event loops and warnings of Jupyter are not ours."""

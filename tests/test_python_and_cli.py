@@ -101,7 +101,6 @@ def losses(folder: Path) -> list[float]:
     return [row["loss/total"] for row in read_run(folder).metrics]
 
 
-@pytest.mark.slow
 def test_train_and_resume(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
     run = ascent.train(
@@ -162,7 +161,6 @@ def test_compare(models: tuple[str, str]) -> None:
     )
 
 
-@pytest.mark.slow
 def test_sweep_and_compare_runs(tmp_path: Path) -> None:
     recipe, words = tiny_recipe(tmp_path), ["run.steps=2", "seed=1,2"]
     found = ascent.sweep(
@@ -203,7 +201,6 @@ def test_sample(models: tuple[str, str]) -> None:
     assert shown == "".join(lines)
 
 
-@pytest.mark.slow
 def test_score(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path, algorithm="reward_model")
     ascent.train(recipe, ["run.steps=1"], run=tmp_path / "rm", say=quiet)
@@ -247,7 +244,6 @@ def test_collect(models: tuple[str, str], tmp_path: Path) -> None:
         ascent.collect(models, "style:4", out=tmp_path / "python.jsonl")
 
 
-@pytest.mark.slow
 def test_iterate(models: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def code(rollout):\n    return float(sum(map(ord, rollout.text)))\n"

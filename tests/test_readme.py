@@ -35,7 +35,6 @@ def test_the_readme_has_a_snippet():
     assert snippets(ROOT / "README.md")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMAND.findall((ROOT / "README.md").read_text()))
 def test_commands_of_the_readme_exist(command, tmp_path):
     """They run without a traceback; status 2 is a refusal."""

@@ -186,7 +186,6 @@ def test_its_evaluation_can_be_switched_off(name: str, data: Path) -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "dpo", "reward_model", "tldr_sft", "tldr_rm"])
 def test_one_that_learns_from_files_trains_to_its_end_on_model_and_data_alone(
     name: str, data: Path, tmp_path: Path
@@ -195,7 +194,6 @@ def test_one_that_learns_from_files_trains_to_its_end_on_model_and_data_alone(
     assert run.state == "finished" and math.isfinite(run.metrics[-1]["eval/loss/total"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo", "online_dpo", "ipo", "kto", "dft"])
 def test_an_algorithm_by_its_name_takes_a_step(name: str, data: Path) -> None:
     """One of each kind; tests/plan/test_load.py resolves all of them."""
@@ -227,7 +225,6 @@ def test_every_stage_of_the_rounds_resolves() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_the_first_stage_of_the_rounds_takes_a_step() -> None:
     recipe = iterate_config(read_recipe(IN_ROUNDS), IN_ROUNDS)
     found = check(_plans(Folders(Path("folder"), recipe), 0)["sft"])
@@ -240,7 +237,6 @@ def test_tools_are_those_that_its_first_line_names() -> None:
     assert "may run Python and a calculator" in shipped_recipes()["tools"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_it_takes_a_step(name: str, data: Path) -> None:
     found = check(name, small(name, data), progress=False)

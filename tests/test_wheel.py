@@ -14,7 +14,6 @@ from ascent.algorithms import TABLE
 from ascent.config.load import shipped_recipes
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.slow
 def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
     drawn = {"samples": 2, "limit": 3, "max_new_tokens": 4}
     found = evaluate(model, "arithmetic", **drawn)  # type: ignore[arg-type]
@@ -206,7 +205,6 @@ def test_a_model_on_a_task_and_on_a_file(model: str, tmp_path: Path) -> None:
     assert not any(each.startswith("pass@") for each in again.metrics)
 
 
-@pytest.mark.slow
 def test_a_prompt_that_cannot_be_rendered_is_named(model: str, tmp_path: Path) -> None:
     name = write(
         tmp_path / "a.jsonl",

@@ -18,8 +18,6 @@ from ascent.plan.resolve import resolve
 from tests.setup.runs import weights_of
 from tests.setup.world import INPUTS, KINDS, furnished, other
 
-pytestmark = pytest.mark.slow
-
 
 def quiet(text: str) -> None: ...
 

@@ -186,7 +186,6 @@ def test_what_is_finished_needs_nothing_any_more_and_what_will_be_there_is_not_m
     _refuse_measure(folders)
 
 
-@pytest.mark.slow
 def test_a_person_may_leave_and_come_back_and_the_recipe_must_stay(tmp_path):
     """Iterated DPO from a model that is there, one round, judged by somebody who leaves in the middle."""
     from tests.api.test_collect import Person, Verdict

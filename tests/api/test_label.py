@@ -110,7 +110,6 @@ def test_everybody_has_a_link_and_another_address_a_token(browser: Any, tmp_path
     assert bob.endswith("&annotator=bob")
 
 
-@pytest.mark.slow
 def test_the_rollouts_of_a_run(browser: Any, tmp_path: Path) -> None:
     grpo = {
         "algorithm": "grpo",
@@ -130,7 +129,6 @@ def test_the_rollouts_of_a_run(browser: Any, tmp_path: Path) -> None:
         browser().label(str(tmp_path / "grpo"), step=3, out=out)
 
 
-@pytest.mark.slow
 def test_models_answer_prompts_and_the_terminal_goes_on(
     browser: Any, model: str, tmp_path: Path
 ) -> None:
@@ -146,7 +144,6 @@ def test_models_answer_prompts_and_the_terminal_goes_on(
     assert browser("ann").label(model, prompts="style:6", out=out, **sampling).verdicts == 6
 
 
-@pytest.mark.slow
 def test_rounds_go_on_with_what_several_people_judged_on_the_page(
     browser: Any, model: str, tmp_path: Path
 ) -> None:

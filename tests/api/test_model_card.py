@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import ascent
@@ -64,7 +63,6 @@ def test_the_card_of_a_run_says_where_the_model_is_from_and_its_snippet_runs(
     )
 
 
-@pytest.mark.slow
 def test_the_card_of_a_reward_model_scores(tmp_path: Path) -> None:
     ascent.train(
         {**TINY, "algorithm": "reward_model"},

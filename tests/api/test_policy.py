@@ -112,7 +112,6 @@ def check_grpo(dtype: str, parts: int, folder: Path, model: str = "tiny:llama") 
     assert saved(policy, folder / "own") == weights_of(folder / "run", 3)
 
 
-@pytest.mark.slow
 def test_where_the_samplers_logprobs_are_not_the_trainers_the_weights_are_the_recipes(
     tmp_path: Path,
 ) -> None:
@@ -142,7 +141,6 @@ def test_dpo_of_the_page_gives_the_recipes_loss_and_weights(
     )
 
 
-@pytest.mark.slow
 def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(
     tmp_path: Path,
 ) -> None:
@@ -181,7 +179,6 @@ def test_ppo_with_a_critic_epochs_and_microbatches_gives_the_recipes_weights(
     assert saved(critic, tmp_path / "critic") == held
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "kind", "options"),
     [
@@ -221,7 +218,6 @@ def test_rows_of_files_give_the_recipes_weights(
     assert found == losses(run)
 
 
-@pytest.mark.slow
 def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
     policy = ascent.Policy("tiny:llama", lora=2, learning_rate=1e-2, max_new_tokens=4)
     rollouts = policy.sample(["a", "b"], n=2)
@@ -233,7 +229,6 @@ def test_lora_trains_its_adapter_and_its_reference_is_the_base() -> None:
     assert not torch.equal(batch["ref_logprobs_T"], policy.logprobs(batch))
 
 
-@pytest.mark.slow
 def test_distillation_gives_the_recipes_loss(tmp_path: Path) -> None:
     recipe = {
         "algorithm": "kd",
@@ -277,7 +272,6 @@ def twice(prompt: ascent.Prompt) -> Twice:
     return Twice(prompt)
 
 
-@pytest.mark.slow
 def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> None:
     recipe = {
         "algorithm": "rlvr",
@@ -305,7 +299,6 @@ def test_rollouts_with_an_environment_are_those_of_a_recipe(tmp_path: Path) -> N
     assert found == losses(run)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lora", "offload"), [(None, False), (2, False), (None, True)])
 def test_a_loop_continues_from_its_checkpoint_bit_for_bit(
     lora: int | None, offload: bool, tmp_path: Path
@@ -338,7 +331,6 @@ def test_a_loop_continues_from_its_checkpoint_bit_for_bit(
     assert one and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.slow
 def test_a_restored_loop_samples_as_many_rows_at_once(tmp_path: Path) -> None:
     """How many follows from the longest sequence of all before, and decides the last bits of log-probs on a GPU."""
 
@@ -602,7 +594,6 @@ def test_a_second_update_without_old_logprobs_is_refused() -> None:
             call()
 
 
-@pytest.mark.slow
 def test_a_saved_policy_is_loaded_again_and_an_adapter_names_its_base(tmp_path: Path) -> None:
     policy = ascent.Policy("tiny:llama", max_new_tokens=4, seed=3)
     policy.save(tmp_path / "tiny")

@@ -92,7 +92,6 @@ def test_jobs_must_be_positive(tmp_path: Path) -> None:
         ascent.sweep(tiny_recipe(tmp_path), ["seed=1,2"], jobs=0)
 
 
-@pytest.mark.slow
 def test_the_same_call_continues(tmp_path: Path) -> None:
     recipe, folder = tiny_recipe(tmp_path), tmp_path / "sweep"
     said: list[str] = []
@@ -142,7 +141,6 @@ def test_the_same_call_continues(tmp_path: Path) -> None:
         ascent.sweep(recipe, [*SETTINGS[1:], "run.steps=3"], run=folder, progress=False, say=quiet)
 
 
-@pytest.mark.slow
 def test_objects_are_trained_on_in_this_process_alone(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(8)]
     recipe = {
@@ -162,7 +160,6 @@ def test_objects_are_trained_on_in_this_process_alone(tmp_path: Path) -> None:
         ascent.sweep(recipe, {"seed": [1, 2]}, run=folder, jobs=2, say=quiet)
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path) -> None:
     """One after the other and side by side: the same failure, the same weights."""
     recipe, broken = tiny_recipe(tmp_path), tmp_path / "broken.jsonl"
@@ -187,7 +184,6 @@ def test_a_run_that_fails_is_reported_and_the_others_are_trained(tmp_path: Path)
     assert (one / "config.yaml").read_text() == (two / "config.yaml").read_text()
 
 
-@pytest.mark.slow
 def test_a_sweep_of_epochs_continues_and_refuses_other_settings(tmp_path: Path) -> None:
     """Recipes for files count epochs; a run's config has the steps that they were."""
     given = {

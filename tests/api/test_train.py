@@ -29,7 +29,6 @@ FILE_ROWS = [name for name, row in TABLE.items() if not row.samples]
 def quiet(text: str) -> None: ...
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILE_ROWS)
 def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(
     name: str, tmp_path: Path
@@ -50,7 +49,6 @@ def test_every_row_that_learns_from_files_trains_and_resumes_to_the_same_bits(
     assert [row["step"] for row in read_run(folder).metrics] == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_a_model_that_pads_with_its_end_of_turn_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     """The checkpoint's config names another padding token than the model's did (SmolLM2-Instruct is such a model)."""
     base = create(tmp_path / "base", family="llama")
@@ -70,7 +68,6 @@ def test_a_model_that_pads_with_its_end_of_turn_is_resumed_to_the_same_bits(tmp_
     assert weights_of(folder, 4) == final
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train_plan(tiny_plan(seed=seed, run={"steps": 2}), tmp_path / name, say=quiet)
@@ -78,7 +75,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path: P
     assert weights_of(tmp_path / "a", 2) != weights_of(tmp_path / "c", 2)
 
 
-@pytest.mark.slow
 def test_runs_chain_sft_then_reward_model_then_dpo(tmp_path: Path) -> None:
     train_plan(tiny_plan(), tmp_path / "sft", say=quiet)
     policy = {"model": {"policy": str(tmp_path / "sft")}}
@@ -120,7 +116,6 @@ def test_a_bad_start_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_start_that_was_killed_before_there_was_a_run_is_started_again(tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="dpo", run={"steps": 1})
     train_plan(plan, tmp_path / "whole", say=quiet)
@@ -147,7 +142,6 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_path: Path) -> None:
     """Too high a learning rate: the loss rises after the first steps, so the best is not among the last."""
     run = {"steps": 6, "save_every": 1, "evaluate_every": 1, "keep": 1, "keep_best": 2}
@@ -168,7 +162,6 @@ def test_the_best_checkpoints_are_kept_by_the_number_that_the_recipe_names(tmp_p
     assert scores == [losses[step] for step in best]
 
 
-@pytest.mark.slow
 def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered(
     tmp_path: Path,
 ) -> None:
@@ -191,7 +184,6 @@ def test_of_an_accuracy_the_largest_is_the_best_and_every_kept_judge_is_centered
         assert config["score_normalization"]["records"] == 64
 
 
-@pytest.mark.slow
 def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(
     tmp_path: Path,
 ) -> None:
@@ -218,7 +210,6 @@ def test_mixed_data_has_its_share_of_every_step_and_resumes_to_the_same_bits(
     assert weights_of(tmp_path / "unmixed", 4) != final
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # TensorBoard's reader warns about its own dependencies
 def test_trackers_get_every_step_of_a_run_and_of_its_continuation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -263,7 +254,6 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_runs(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_kto_goes_through_epochs_in_steps_of_two(tmp_path: Path) -> None:
     """Three records in steps of two: now and then a step is one record twice."""
     plan = tiny_plan(

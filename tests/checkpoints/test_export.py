@@ -23,7 +23,6 @@ print(float(model(torch.tensor([[1, 2, 3]])).logits.double().sum()))
 """
 
 
-@pytest.mark.slow
 def test_transformers_loads_it_without_ascent(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -105,7 +104,6 @@ def test_what_would_not_load_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path, cut: bool) -> None:
     recipe = {

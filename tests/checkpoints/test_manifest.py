@@ -38,3 +38,15 @@ def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     with pytest.raises(manifest.CheckpointError, match="it has format 1, this version reads 2"):
         manifest.verify(tmp_path)
+
+
+def test_weights_that_were_read_are_those_that_were_saved(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/a.safetensors").write_bytes(b"abc")
+    (tmp_path / manifest.NAME).write_text(manifest.describe(tmp_path, step=3, score=None))
+    saved = manifest.sha256(tmp_path / "model/a.safetensors")
+    manifest.check_weights(
+        tmp_path / "model", {"a.safetensors": saved, "b.safetensors": "unlisted"}
+    )
+    with pytest.raises(manifest.CheckpointError, match="does not match its sha256 in"):
+        manifest.check_weights(tmp_path / "model", {"a.safetensors": "of other bytes"})

@@ -40,7 +40,6 @@ def crash(folder: Path, argument: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [20, 10])  # a new step, and one that has a checkpoint already
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("torn", [True, False])
@@ -103,7 +102,6 @@ def test_no_room_at_any_change_is_a_clear_error_and_costs_nothing(
         assert [path.name for path in root.iterdir()] == ["30"]
 
 
-@pytest.mark.slow
 def test_the_systems_own_refusal_to_write_is_a_clear_error(tmp_path: Path) -> None:
     error, after = crash(tmp_path / "checkpoints", "limited")
     assert "checkpoint of step 20 could not be written" in error["error"]

@@ -212,7 +212,6 @@ def test_a_time_limit_is_bootstrapped_through_and_an_ending_is_not(ends, worth):
         assert q == pytest.approx(2.5, rel=0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("double", [False, True])
 def test_the_maze_is_solved(double):
     settings = Settings(**{**vars(MAZE), "double": double})
@@ -289,7 +288,6 @@ def test_cartpole_is_solved_on_four_of_five_seeds():
     assert sum(final >= 475 for final in finals) >= 4, finals
 
 
-@pytest.mark.slow
 def test_cartpole_is_learned_a_little_in_five_thousand_steps():
     torch.set_num_threads(1)
     result = dqn.train("CartPole-v1", dqn.Settings(steps=5_000, hidden=(64, 64)), seed=0)

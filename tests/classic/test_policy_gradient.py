@@ -100,7 +100,6 @@ def exact_gradient(policy, environments, limit):
     return torch.cat([g.reshape(-1) for g in grads]).double()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weight", list(WEIGHTS))
 def test_every_weight_reaches_the_optimal_return_of_the_maze(weight):
     settings = policy_gradient.Settings(

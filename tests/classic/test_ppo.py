@@ -134,7 +134,6 @@ def test_a_result_records_episodes_steps_and_updates():
     assert all(math.isfinite(x) for update in result.history for x in update.values())
 
 
-@pytest.mark.slow
 def test_ppo_learns_cartpole():
     """Seeds 0 to 7: 500. (After 24,000 steps with a constant learning rate 492 to 500 but for one seed, 230, whose
     value changes with rounding: 500 there with another library for products, and 380 for another seed.)"""

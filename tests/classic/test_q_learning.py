@@ -86,7 +86,6 @@ def test_the_maze_is_learned_to_within_a_hundredth(seed):
     assert evaluate(result.policy, "ascent/Maze-v0", 3, seed=100) == [10.0, 10.0, 10.0]
 
 
-@pytest.mark.slow
 def test_a_slippery_maze_needs_a_falling_learning_rate():
     options = {"slip": 0.2}
     exact = optimal_values(Maze(slip=0.2).model(), gamma=0.9)

@@ -185,7 +185,6 @@ def test_every_accepted_step_of_a_run_has_kl_within_delta(env_id, hold):
     assert sum(update["accepted"] for update in history) >= 5
 
 
-@pytest.mark.slow
 def test_trpo_learns_cartpole():
     settings = trpo.Settings(steps=14_000, length=512, lam=0.98, damping=1e-3, critic_minibatch=512)
     result = trpo.train("CartPole-v1", settings, seed=0)

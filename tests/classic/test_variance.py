@@ -34,7 +34,6 @@ def test_the_interval_of_a_variance_ratio_holds_the_truth():
     assert 3.2 < low < 4 < high < 5
 
 
-@pytest.mark.slow
 def test_on_cartpole_the_unbiased_agree_the_biased_do_not_and_variance_falls_in_order():
     settings = variance.Settings(batches=120, episodes=16, critic_episodes=160, lams=(0.0, 1.0))
     gradients = variance.sample_gradients("CartPole-v1", settings, seed=0)

@@ -17,8 +17,6 @@ from ascent.cli.main import app
 from ascent.feedback.preference_log import read
 from ascent.models.tiny import create
 
-pytestmark = pytest.mark.slow
-
 
 def command(folder: Path, *more: str) -> list[str]:
     model = folder / "model"

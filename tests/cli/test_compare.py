@@ -16,7 +16,6 @@ def call(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-@pytest.mark.slow
 def test_a_table_and_json(tmp_path: Path) -> None:
     models = [str(create(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     file = tmp_path / "mine.py"

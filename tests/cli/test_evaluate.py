@@ -21,7 +21,6 @@ def call(*arguments: str) -> Result:
     )
 
 
-@pytest.mark.slow
 def test_tables_and_json(tmp_path: Path) -> None:
     model = str(create(tmp_path / "tiny", family="llama", seed=0))
     asked = [model, "arithmetic@heldout:3", "--samples", "2", "--max-new-tokens", "3"]
@@ -35,7 +34,6 @@ def test_tables_and_json(tmp_path: Path) -> None:
     assert found["settings"]["max_new_tokens"] == 3
 
 
-@pytest.mark.slow
 def test_answers_are_printed_and_all_of_them_written(tmp_path: Path) -> None:
     model, out = str(create(tmp_path / "tiny", family="llama", seed=0)), tmp_path / "answers.jsonl"
     rows = [

@@ -21,7 +21,6 @@ from tests.rewards.tallies import counters
 from tests.setup.runs import tiny_plan
 
 
-@pytest.mark.slow
 def test_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     run, token = tmp_path / "rm", tmp_path / "token"
     train_plan(tiny_plan(algorithm="reward_model", run={"steps": 1}), run, say=lambda text: None)

@@ -26,7 +26,6 @@ def call(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-@pytest.mark.slow
 def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> None:
     recipe, run = tiny_recipe(tmp_path), tmp_path / "runs" / "first"
     done = call("train", recipe, "run.steps=2", "--run", str(run))
@@ -48,7 +47,6 @@ def test_train_then_look_at_it_then_sample_score_and_export(tmp_path: Path) -> N
         call("score", str(run), "arithmetic:2")
 
 
-@pytest.mark.slow
 def test_score_prints_lines_of_json_and_says_what_they_are_relative_to(tmp_path: Path) -> None:
     run = tmp_path / "rm"
     recipe = tiny_recipe(
@@ -103,7 +101,6 @@ def test_what_a_person_can_mend_is_one_line(tmp_path: Path) -> None:
         call("train", tiny_recipe(tmp_path), "--run", str(tmp_path / "file"))
 
 
-@pytest.mark.slow
 def test_resume_says_what_changed_and_continues_only_if_accepted(tmp_path: Path) -> None:
     data, run = tmp_path / "data.jsonl", tmp_path / "run"
     row = '{{"prompt": "{}+1=", "completion": "{}"}}\n'
@@ -125,7 +122,6 @@ def test_resume_says_what_changed_and_continues_only_if_accepted(tmp_path: Path)
     )
 
 
-@pytest.mark.slow
 def test_without_a_folder_runs_are_numbered_by_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +141,6 @@ def test_without_a_folder_runs_are_numbered_by_recipe(
     assert sorted(path.name for path in Path("runs").iterdir()) == ["ipo-1", "recipe-1", "recipe-2"]
 
 
-@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_saves_and_ends_with_status_130(tmp_path: Path) -> None:
     recipe, run = tiny_recipe(tmp_path), tmp_path / "run"
     command = [

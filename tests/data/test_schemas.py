@@ -20,10 +20,16 @@ SYSTEM = {"role": "system", "content": "s"}
 ASKED, ANSWERED, OTHER = Message("user", "q"), Message("assistant", "a"), Message("assistant", "b")
 SAID = Message("system", "s")
 PROMPT = Prompt("id", (ASKED,))
+PARTS = [{"type": "text", "text": "first, "}, {"type": "text", "text": "second"}]
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     # TRL
     ("examples", {"messages": [U, A]}, Example("id", (ASKED, ANSWERED))),
+    (
+        "examples",
+        {"messages": [{"role": "user", "content": PARTS}, A]},
+        Example("id", (Message("user", "first, second"), ANSWERED)),
+    ),
     ("examples", {"prompt": "q", "completion": "a"}, Example("id", (ASKED, ANSWERED))),
     ("examples", {"prompt": [U], "completion": [A]}, Example("id", (ASKED, ANSWERED))),
     ("examples", {"text": "a"}, Example("id", (ANSWERED,))),

@@ -23,7 +23,6 @@ from ascent.rewards.outcome import RewardFailed
 from ascent.runs.folder import Run, read_run
 from tests.rewards.servers import misbehaving
 
-pytestmark = pytest.mark.slow
 PIECE = 4  # rollouts in a request; a step has two of them
 
 

@@ -21,7 +21,6 @@ from ascent.data.prepare import Item
 from ascent.maths.segments import Segments
 from ascent.plan.resolve import resolve
 
-pytestmark = pytest.mark.slow
 DATA = {"sft": "sort_digits:64", "reward_model": "style:64", "dpo": "style:64"}
 STEPS, WHOLE, SEVERAL = 8, 16384, 160
 Batches = list[dict[str, Any]]

@@ -32,7 +32,6 @@ from tests.end_to_end.crashing import (
     said,
 )
 
-pytestmark = pytest.mark.slow
 ROWS = ("sft", "reward_model", "dpo")
 PIECES = ("model/model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 

@@ -66,7 +66,6 @@ def test_preferences_raise_the_win_rate_and_a_coins_do_not(root, algorithm):
     assert min(each["win"] - each["shuffled_win"] for each in found) >= 0.08, found
 
 
-@pytest.mark.slow
 def test_sft_gets_somewhere_in_a_hundred_steps(tmp_path):
     """Measured on seeds 0, 1, 2: .47, .53, .61 of 64 held-out problems."""
     run = studies.supervised(SORT_DIGITS, Recipe(100, 3e-3, 6400), tmp_path, seed=0)
@@ -74,7 +73,6 @@ def test_sft_gets_somewhere_in_a_hundred_steps(tmp_path):
     assert studies.accuracy(SORT_DIGITS, run, count=64, seed=0) >= 0.3
 
 
-@pytest.mark.slow
 def test_a_reward_model_learns_which_style_is_preferred(tmp_path):
     """Measured on seeds 0, 1, 2: 63, 46 and 61 points short of the Bayes rate before, 0.0 after."""
     begin = studies.start(STYLE, tmp_path / "start", seed=0)
@@ -85,7 +83,6 @@ def test_a_reward_model_learns_which_style_is_preferred(tmp_path):
     assert fresh.short >= 0.2 and learned.short <= 0.03, (fresh, learned)
 
 
-@pytest.mark.slow
 def test_dpo_beats_its_sft_model(tmp_path):
     """Measured on seeds 0, 1, 2: .650, .650, .670; a half is no better than SFT."""
     sft = studies.supervised(STYLE, Recipe(200, 3e-3, 12800), tmp_path, seed=0)
@@ -111,7 +108,6 @@ def test_the_other_preference_losses_learn_too(root, algorithm):
     assert win >= 0.60 and shuffled <= 0.55 and win - shuffled >= 0.08, found
 
 
-@pytest.mark.slow
 def test_dft_goes_on_from_where_sft_stopped(tmp_path):
     """Measured on seeds 0, 1, 2: .473 to .523, .531 to .582, .562 to .586 of 256 held-out problems."""
     sft = studies.supervised(SORT_DIGITS, Recipe(100, 3e-3, 6400), tmp_path, seed=1)

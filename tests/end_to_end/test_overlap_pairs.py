@@ -20,7 +20,6 @@ from tests.end_to_end.test_overlap import quiet, recipe, timeless
 from tests.setup.runs import weights_of
 from tests.wall_clock import wall_clock
 
-pytestmark = pytest.mark.slow
 LAG = {"rollouts.max_staleness": 2}
 PARTIAL = {
     **LAG,

@@ -24,8 +24,6 @@ from tests.end_to_end.ranked import metrics_of, plan_of, resume_one, train_all
 from tests.parallel.group import Group, run_in_ranks
 from tests.wall_clock import wall_clock
 
-pytestmark = pytest.mark.slow
-
 # Where it breaks: the function that every rank calls there, and how often before it breaks in the second step.
 PLACES: dict[str, tuple[Any, str, int]] = {
     "sampling": (NativeEngine, "sample", 2),  # the baseline of the evaluation, and the first step

@@ -31,7 +31,6 @@ from tests.end_to_end.ranked import (
 from tests.parallel.group import run_in_ranks
 
 pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
 
 LORA = {"model.lora": 4}
 HEAD = {"model.critic": "head"}

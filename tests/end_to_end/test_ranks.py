@@ -32,8 +32,6 @@ from tests.end_to_end.ranked import (
 )
 from tests.parallel.group import Group, run_in_ranks
 
-pytestmark = pytest.mark.slow
-
 # One row of every kind of source, of step statistics, and of helpers (reference, teacher, critic, opponent).
 SOME = (
     "sft",

@@ -32,7 +32,6 @@ from tests.end_to_end.test_remote_rollouts import nested, wait_for
 from tests.setup.runs import weights_of
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)"
     ),

@@ -159,7 +159,6 @@ def test_a_server_restarted_in_every_step_changes_nothing(tmp_path: Path) -> Non
     assert weights_of(tmp_path / "remote", 4) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["finished", "killed"])
 def test_a_server_started_for_the_run_ends_with_it(how: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {
@@ -191,7 +190,6 @@ def test_a_server_started_for_the_run_ends_with_it(how: str, tmp_path: Path) -> 
     assert "serving policy" in (tmp_path / "run" / "server.log").read_text()
 
 
-@pytest.mark.slow
 def test_a_server_that_was_started_for_the_run_and_dies_is_started_again(tmp_path: Path) -> None:
     expected, _ = run(tmp_path, "native")
 

@@ -20,8 +20,6 @@ from ascent.records import Rollout
 from ascent.runs.folder import read_run
 from tests.end_to_end import rewarded
 
-pytestmark = pytest.mark.slow
-
 
 def low(rollout: Rollout) -> float:
     """The share of sampled tokens with a small number: half of them, to begin with."""

@@ -27,8 +27,6 @@ from ascent.records import Request
 from ascent.setup.policy_weights import write_adapter
 from tests.engines.served import tiny_folder
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def served_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:

@@ -20,7 +20,6 @@ from ascent.setup.evaluation import evaluated
 
 SMOLLM2 = os.environ.get("ASCENT_SMOLLM2", "")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not SMOLLM2, reason="set ASCENT_SMOLLM2 to a folder with SmolLM2-135M-Instruct"
     ),

@@ -33,7 +33,6 @@ def test_rewards_teach_turns(which: talking.Study, root: Path) -> None:
 MARKS = {"maze": 0.65, "differences": 0.6}
 
 
-@pytest.mark.slow
 def test_a_tool_is_used_more_and_more(tmp_path: Path) -> None:
     """A short run: the share of episodes in which the calculator is called rises with the reward."""
     short = replace(talking.DIFFERENCES, sft_steps=150, steps=8)

@@ -171,7 +171,6 @@ def too_long(text: str) -> list[str]:
     return [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_words_of_users_stay_what_they_are_on_80_columns(
     name: str, world: None, output_of: Callable[..., str]

@@ -34,7 +34,6 @@ from tests.end_to_end.test_overlap import REWARD
 NEEDED = {"ASCENT_VLLM_PYTHON", "ASCENT_SMOLLM2"}
 SMOLLM2, KEY, LONGEST = os.environ.get("ASCENT_SMOLLM2", ""), "a-key", 128
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not os.environ.keys() >= NEEDED,
         reason=f"{' and '.join(sorted(NEEDED))} name no Python and no folder",

@@ -132,7 +132,6 @@ def test_what_does_not_fit_is_refused(options: dict[str, object], words: str) ->
         find_env("tools", **options)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None and os.environ.get("CI") != "true",
     reason="the package bubblewrap is not installed (with CI=true this is a failure)",

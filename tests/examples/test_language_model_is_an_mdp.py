@@ -68,14 +68,12 @@ def test_the_views_part_off_policy(example):
     assert near.cosine > 0.99 > far.cosine
 
 
-@pytest.mark.slow
 def test_the_language_model_learns_to_count(example):
     model, scores = example.train_language_model()
     assert scores[0] < 0.2 and sum(scores[-5:]) / 5 > 0.9
     assert example.greedy_text(model, 7) == "7 8 9 0 1 2 3"
 
 
-@pytest.mark.slow
 def test_the_program_runs():
     command = [sys.executable, str(PATH), "--cartpole-steps", "2048", "--updates", "3"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -55,7 +55,6 @@ def test_held_out_sets_are_never_trained_on(example):
     assert not heldout & train and len(heldout) > 50
 
 
-@pytest.mark.slow
 def test_it_runs_as_a_program(example, tmp_path, monkeypatch, capsys):
     model = tiny.create(tmp_path / "model")
     given = [

@@ -87,6 +87,10 @@ def test_fipo_is_careful_with_unwanted_tokens_that_grew() -> None:
     # A cap also ends the drift it caps: the token at e^1 counts nothing for itself.
     capped = fipo(now, safety=0.0, cap=2.0, radius=0.0, gamma=1.0)
     assert capped.loss_T.tolist()[3] == pytest.approx(2.0 * math.exp(0.5))
+    # Below 1 + high the cap still ends drifts, so no factor is left, but no loss is cut below the clip.
+    assert fipo(now, safety=0.0, cap=1.1, radius=0.0).loss_T.tolist()[3:] == pytest.approx(
+        [1.2] * 2
+    )
 
 
 def test_fipos_factor_carries_no_gradient() -> None:

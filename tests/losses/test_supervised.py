@@ -42,16 +42,16 @@ def test_nothing_to_train_is_zero_with_a_graph() -> None:
 
 def test_the_references_sample_of_each_pair_is_lowered_whichever_won() -> None:
     logprobs = torch.tensor(
-        [-1.0, -2.0, -3.0, -4.0, -5.0, 0.0], dtype=torch.float64, requires_grad=True
+        [-1.0, -2.0, -3.0, -4.0, -5.0, 0.0, 0.0, -6.0], dtype=torch.float64, requires_grad=True
     )
-    lengths = torch.tensor([1, 1, 1, 1, 1, 0])
-    from_reference = torch.tensor([False, True, True, False, True, False])
-    chosen, rejected = torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])
+    lengths = torch.tensor([1, 1, 1, 1, 1, 0, 0, 1])
+    from_reference = torch.tensor([False, True, True, False, True, False, False, True])
+    chosen, rejected = torch.tensor([0, 2, 4, 6]), torch.tensor([1, 3, 5, 7])
     loss = summed(
         supervised.reference_likelihood(logprobs, lengths, from_reference, chosen, rejected)
     )
-    assert float(loss.denominator) == 2  # the last pair has an empty member
-    assert torch.autograd.grad(loss.numerator, logprobs)[0].tolist() == [0, 1, 1, 0, 0, 0]
+    assert float(loss.denominator) == 2  # the last two pairs have an empty member
+    assert torch.autograd.grad(loss.numerator, logprobs)[0].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
 
 
 def test_gold_answers_alone() -> None:

@@ -79,6 +79,21 @@ def test_jensen_shannon_of_words_that_neither_may_say(beta: float) -> None:
         assert float(found.detach()) == pytest.approx(0.0285, abs=1e-4)
 
 
+@pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
+def test_jensen_shannon_of_a_word_that_one_alone_may_say(beta: float) -> None:
+    """S = (.5, .5, 0), T = (.25, .25, .5), and the other way round."""
+    one = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64)
+    other = torch.tensor([[0.25, 0.25, 0.5]], dtype=torch.float64)
+    for student, teacher in ((one, other), (other, one)):
+        middle = (1 - beta) * student + beta * teacher
+        expected = sum(
+            share * float(torch.special.xlogy(p, p / middle).sum())
+            for share, p in ((beta, teacher), (1 - beta, student))
+        )
+        found = jensen_shannon(student.log(), teacher.log(), beta=beta)
+        assert float(found) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_jensen_shannon_against_sums_written_out(beta: float) -> None:
     expected = []

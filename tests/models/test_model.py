@@ -187,7 +187,6 @@ TEXTS = (
 
 
 @needs_smollm2
-@pytest.mark.slow
 def test_smollm2_log_probs_are_its_own():
     model = load(Path(SMOLLM2))
     assert model.tokenizer.eos_token == "<|im_end|>"

@@ -17,8 +17,6 @@ from ascent.parallel.distributed import dump, join, process_group
 from tests.parallel.group import Group, run_in_ranks
 from tests.wall_clock import wall_clock
 
-pytestmark = pytest.mark.slow
-
 
 def reductions() -> dict[str, Any]:
     with process_group(timeout=60) as ranks:

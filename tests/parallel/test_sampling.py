@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 from ascent.parallel.distributed import process_group
 from ascent.parallel.sampling import FirstRankSampler
 from ascent.protocols import Weights
 from ascent.records import Completion, Request
 from tests.parallel.group import run_in_ranks
-
-pytestmark = pytest.mark.slow
 
 
 class Echo:

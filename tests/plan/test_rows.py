@@ -48,7 +48,6 @@ def test_its_numbers_are_checked_like_any_others(mine: str) -> None:
         tiny_plan(algorithm=mine, cells={"loss": {"pover": 0.3}})
 
 
-@pytest.mark.slow
 def test_the_documented_row_trains_and_resumes(mine: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train_plan(tiny_plan(algorithm=mine), run, say=lambda text: None) == 4

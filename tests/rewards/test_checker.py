@@ -26,7 +26,6 @@ def ask():
     checker.stdout.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gold", "answer", "right"),
     [
@@ -66,7 +65,6 @@ def test_symbolic(gold, answer, right, ask):
     assert ask(gold, answer)["right"] is right
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gold", "answer", "right"),
     [
@@ -104,7 +102,6 @@ def test_units_are_not_variables(gold, answer, right, ask):
     assert ask(gold, answer)["right"] is right
 
 
-@pytest.mark.slow
 def test_no_letter_is_a_unit_without_space(ask):
     for letter in "abcdefghijklmnopqrstuvwxyz":
         for gold in ("42", "x^2+3"):
@@ -113,7 +110,6 @@ def test_no_letter_is_a_unit_without_space(ask):
             assert ask(gold + letter, gold + letter)["right"] is True, (gold, letter)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gold", "answer", "right"),
     [
@@ -158,12 +154,10 @@ def test_bases_and_rounded_values(gold, answer, right, ask):
     assert ask(gold, answer)["right"] is right
 
 
-@pytest.mark.slow
 def test_a_bad_gold_has_a_name(ask):
     assert ask(r"\frac{}{}", "1")["unscored"] == "bad_gold"
 
 
-@pytest.mark.slow
 def test_answers_are_read_and_never_run(ask, tmp_path):
     """Parsers that go through eval would create the file."""
     mark = tmp_path / "mark"

@@ -104,7 +104,6 @@ READ = {
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_every_layout_tells_right_programs_from_wrong_ones():
     suites = {name: load_tests(each) for name, each in READ.items()}
     sandbox = Sandbox(workers=1, limits=LIMITS)
@@ -159,7 +158,6 @@ SPECIAL = {
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_what_a_layout_supplies():
     sandbox = Sandbox(workers=1, limits=LIMITS)
     for name, (asked, right, wrong) in SPECIAL.items():

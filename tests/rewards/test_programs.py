@@ -40,7 +40,6 @@ needs_bubblewrap = pytest.mark.skipif(
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_scores_and_reasons():
     reward = find("programs", workers=2, limits={"wall_seconds": 5, "test_seconds": 2})
     asked = [
@@ -86,7 +85,6 @@ FIELDS = [
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_tests_fields_are_read_or_refused_and_never_misread():
     reward = find("programs", workers=1, limits={"wall_seconds": 5, "test_seconds": 2})
     scores = reward.score([rollout(GOOD, info={"tests": tests}) for tests, _ in FIELDS])
@@ -114,7 +112,6 @@ def test_a_prompt_is_checked_before_anything_is_sampled():
 
 
 @wall_clock
-@pytest.mark.slow
 def test_a_program_has_the_time_of_its_own_limits_whatever_a_call_may_take():
     """Cut off from outside it would be unscored; its own clock says that it is wrong."""
     reward = find(

@@ -10,6 +10,7 @@ from ascent.rewards.units import split_bare_unit, split_expression_unit, split_u
 
 def test_worked_example():
     assert split_unit("5 ⟨cm⟩^2") == split_unit("5 square centimeters") == ("5", "centimeters^2")
+    assert split_unit("5 light years squared") == split_unit("5 square light years")
 
 
 @pytest.mark.parametrize(

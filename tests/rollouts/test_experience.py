@@ -9,9 +9,11 @@ import torch
 
 from ascent.advantages import normalize, returns
 from ascent.advantages.estimate import estimate
+from ascent.algorithms import TABLE
 from ascent.cells import cell
 from ascent.maths.segments import Segments
-from ascent.rollouts.experience import bootstrap_truncated
+from ascent.rollouts.config import RolloutConfig
+from ascent.rollouts.experience import bootstrap_truncated, needs_old_logprobs
 
 
 def test_the_critic_stands_in_where_a_budget_cut() -> None:
@@ -59,3 +61,21 @@ def test_steps_that_had_ended_before_a_budget_cut_keep_their_rewards() -> None:
         whole, reward_shaping=(), advantage=cell(returns.td), advantage_norm=cell(normalize.none)
     )
     assert found.advantages_T.tolist() == pytest.approx([0, 1, 0.6, 0, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "needed"),
+    [
+        ("reinforce", {}, False),  # the loss of a single update reads what it has just computed
+        ("reinforce", {"epochs": 2}, True),
+        ("reinforce", {"minibatches": 2}, True),
+        ("reinforce", {"max_ref_kl": 0.1}, True),
+        ("remax", {}, True),  # its KL penalty is part of the reward
+        ("optimal_baseline", {}, True),  # its advantage is weighted by them
+        ("grpo", {}, False),
+        ("grpo_rejection", {}, True),  # they correct what was sampled
+    ],
+)
+def test_who_reads_the_log_probs_of_the_policy_that_sampled(row, changes, needed) -> None:
+    config = RolloutConfig(prompts_per_step=2, group_size=2, **changes)
+    assert needs_old_logprobs(TABLE[row], config) is needed

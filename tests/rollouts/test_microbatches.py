@@ -102,6 +102,7 @@ def test_chunks_count_a_shared_prompt_once() -> None:
 def test_chunks_are_consecutive_and_hold_at_least_one_sequence() -> None:
     batch = pack_rollouts(THREE)  # 4, 2 and 7 tokens
     assert chunk_rows(batch, 6) == [[0, 1], [2]]
+    assert chunk_rows(batch, 5) == [[0], [1], [2]]
     assert chunk_rows(batch, 1) == [[0], [1], [2]]
     assert chunk_rows(batch, 13) == [[0, 1, 2]]
 

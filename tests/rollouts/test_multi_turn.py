@@ -386,7 +386,6 @@ def test_turns_have_noise_of_their_own(folder: Path) -> None:
 
 
 @wall_clock
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["64", "hf"])
 def test_sixty_four_waits_of_a_second_take_about_a_second_a_turn(folder: Path, kind: str) -> None:
     model = load(folder)

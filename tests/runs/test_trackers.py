@@ -52,7 +52,6 @@ def test_a_failing_record_ends_the_run_and_a_failing_close_is_told() -> None:
     assert record.closed and "could not be closed" in said[0]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # TensorBoard's reader warns about its own dependencies
 def test_tensorboard_reads_what_was_written_and_forgets_what_was_run_again(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -100,7 +99,6 @@ def log_tables(tracker: TensorBoard | WeightsAndBiases) -> None:
     tracker.close()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_shows_samples_as_tables(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -146,7 +144,6 @@ def test_weights_and_biases_gets_samples_as_tables(
     assert tables[0][1] == {"samples": {"columns": COLUMNS, "data": ROWS}}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_itself_writes_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,15 @@ def test_a_policy_that_has_learnt_its_task_may_be_sure() -> None:
     assert watched(*[{}] * FIRST, *[{**sure, "reward/correct": 0.95}] * 9) == []
 
 
+def test_stale_rollouts_whose_difference_is_corrected_are_no_mismatch() -> None:
+    stale = {"sampler/logprob_diff": 0.5, "sampler/staleness": 1.0}
+    assert [each.rule.name for each in watched(*[stale] * 9)] == ["sampler_mismatch"]
+    for corrected in ("sampler/is_capped_frac", "sampler/is_rejected_frac"):
+        assert watched(*[{**stale, corrected: 0.0}] * 9) == []
+        fresh = {"sampler/logprob_diff": 0.5, corrected: 0.0}
+        assert [each.rule.name for each in watched(*[fresh] * 9)] == ["sampler_mismatch"]
+
+
 DESTROYED = {
     "completion/truncated_frac": 0.9,
     "reward/zero_std_frac": 1.0,

@@ -37,7 +37,6 @@ def group():
         folder.rmdir()
 
 
-@pytest.mark.slow
 def test_the_kernel_ends_what_grows_too_large(group):
     with subprocess.Popen(
         [sys.executable, "-c", GROW], stdin=subprocess.PIPE, stdout=subprocess.PIPE

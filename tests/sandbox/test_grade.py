@@ -53,7 +53,6 @@ STYLES = {
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("way", NEVER_RIGHT)
 def test_a_wrong_program_is_wrong_whatever_it_does(way, sandbox):
     found = sandbox.grade([(NEVER_RIGHT[way], suite) for suite in STYLES.values()])
@@ -250,7 +249,6 @@ JUDGED = {
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("way", JUDGED)
 def test_every_program_is_judged(way, sandbox):
     program, style, tests, passed, options = JUDGED[way]
@@ -259,7 +257,6 @@ def test_every_program_is_judged(way, sandbox):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_a_program_that_answers_just_before_its_clock_ends_is_judged():
     """The tests have time of their own, and a slow test costs the program none."""
     slow = "import time\ndef f(n):\n    time.sleep(1.2 * (n == 0))\n    return n"
@@ -273,7 +270,6 @@ def test_a_program_that_answers_just_before_its_clock_ends_is_judged():
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_tests_that_start_slowly_are_not_bad():
     """No program has run before the first call, so only a busy machine can be the reason."""
     tests = Suite.asserts(["import time\ntime.sleep(1.5)\nassert f(1) == 1", "assert f(2) == 3"])
@@ -297,7 +293,6 @@ BAD = {
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("how", BAD)
 def test_tests_that_fail_for_every_program_are_bad(how, sandbox):
     cases, setup = BAD[how]
@@ -317,7 +312,6 @@ for fd in range(3, 64):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "frame",
     [
@@ -341,7 +335,6 @@ def test_a_script_that_forges_its_own_end(frame, sandbox):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_what_a_script_prints_can_be_written_down(sandbox):
     output = sandbox.run(
         "import sys\nsys.stdout.buffer.write(b'a\\xff')\nsys.stderr.buffer.write(b'\\xff')"

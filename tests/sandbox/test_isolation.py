@@ -83,7 +83,6 @@ def test_only_files_that_the_interpreter_loads_are_bound():
             ]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None and os.environ.get("CI") != "true",
     reason="the package bubblewrap is not installed (with CI=true this is a failure)",

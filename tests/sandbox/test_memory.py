@@ -33,7 +33,6 @@ def sandbox():
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HOARDS)
 def test_no_program_holds_more_than_its_limit_anywhere(name, sandbox):
     output = sandbox.run(PRELUDE + HOARDS[name])
@@ -42,7 +41,6 @@ def test_no_program_holds_more_than_its_limit_anywhere(name, sandbox):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_children_that_grow_while_the_answer_is_read_are_counted(sandbox):
     """The answer takes seconds to read, since its numbers collide; meanwhile nobody waits for the program."""
     source = """
@@ -106,7 +104,6 @@ def held_by(source):
     return (measured(source) - measured("")) / MEGABYTE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "least", "most"),
     [
@@ -149,7 +146,6 @@ def test_a_process_that_is_gone_holds_nothing():
     assert used_bytes(process.pid, process.pid, ("/tmp",)) == 0
 
 
-@pytest.mark.slow
 def test_a_process_whose_first_thread_has_left_is_still_counted():
     leave = "ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)"
     source = (
@@ -161,7 +157,6 @@ def test_a_process_whose_first_thread_has_left_is_still_counted():
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_honest_programs_keep_what_they_need(sandbox):
     """Each of these uses something that lies near what is refused."""
     source = """

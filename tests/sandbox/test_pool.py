@@ -99,7 +99,6 @@ sandbox.run("import os\\nfor _ in range(3):\\n    os.fork()\\nwhile True: pass")
 
 
 @wall_clock
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None and os.environ.get("CI") != "true",
     reason="the package bubblewrap is not installed (with CI=true this is a failure)",

@@ -165,7 +165,6 @@ def attacked(source: str, sandbox: Sandbox, brief: Sandbox) -> list[str]:
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_hostile_programs_neither_escape_nor_score_nor_hang_and_the_host_is_unchanged(host):
     """One test, so that two test processes do not share out the programs and run all of them twice."""
     programs = hostile(host.names)
@@ -185,7 +184,6 @@ def test_hostile_programs_neither_escape_nor_score_nor_hang_and_the_host_is_unch
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_an_honest_program_passes_the_same_tests():
     sandbox = Sandbox(workers=1, limits=LIMITS)
     try:
@@ -200,7 +198,6 @@ def test_an_honest_program_passes_the_same_tests():
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "reading",
     [
@@ -220,7 +217,6 @@ def test_a_program_has_no_arguments(reading):
 
 
 @needs_bubblewrap
-@pytest.mark.slow
 def test_what_ended_a_program_is_said(host):
     programs = hostile(host.names)
     wanted = {
@@ -244,7 +240,6 @@ def test_what_ended_a_program_is_said(host):
 
 @wall_clock
 @needs_bubblewrap
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="workers have users of their own only under root")
 def test_programs_die_with_their_worker():
     """Killed without a chance to clean up, as the kernel does when memory runs out: nothing stays behind."""
@@ -268,7 +263,6 @@ def test_programs_die_with_their_worker():
         sandbox.close()  # or the next attempt would find the processes of this one
 
 
-@pytest.mark.slow
 def test_without_a_sandbox_the_same_programs_do_get_out(host):
     """The evidence is live: what bubblewrap stops is seen when nothing stops it."""
     programs = hostile(host.names)
@@ -292,7 +286,6 @@ def fake_bubblewrap(folder, monkeypatch, text):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-@pytest.mark.slow
 @wall_clock
 def test_a_machine_that_forbids_namespaces_is_refused_at_once(tmp_path, monkeypatch):
     fake_bubblewrap(

@@ -191,7 +191,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     platform.machine() not in MACHINES or sys.platform != "linux",
     reason="no filter for this machine",

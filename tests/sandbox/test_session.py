@@ -35,7 +35,6 @@ def session():
 
 
 @wall_clock
-@pytest.mark.slow
 def test_a_program_is_ended_while_nobody_waits_for_it(session):
     message = {"op": "load", "source": CHILDREN, "prelude": "", "define": True}
     assert "value" in session.ask(message, 10)
@@ -50,7 +49,6 @@ def test_a_program_is_ended_while_nobody_waits_for_it(session):
     assert ended.value.kind == "memory"
 
 
-@pytest.mark.slow
 def test_a_program_whose_memory_cannot_be_looked_at_does_not_run_on(session, monkeypatch):
     def unreadable(*_: object) -> int:
         raise OSError("no /proc")

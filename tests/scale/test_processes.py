@@ -104,7 +104,6 @@ def test_a_killed_supervisor_takes_the_process_with_it(tmp_path: Path) -> None:
     wait_for(lambda: not is_running(int((tmp_path / "child").read_text())), 30)
 
 
-@pytest.mark.slow
 def test_a_sampler_answers_and_its_death_is_known(tmp_path: Path) -> None:
     wanted = WantedServers(str(tiny_folder(tmp_path / "model")), "float32", 64)
     sampler = SamplerServer(wanted, "a-key", str(tmp_path / "log"), 1, "127.0.0.1")
@@ -118,7 +117,6 @@ def test_a_sampler_answers_and_its_death_is_known(tmp_path: Path) -> None:
         sampler.close()
 
 
-@pytest.mark.slow
 def test_a_sampler_that_cannot_start_says_why(tmp_path: Path) -> None:
     sampler = SamplerServer(
         WantedServers(str(tmp_path / "nothing"), "float32", 64),

@@ -267,7 +267,6 @@ def test_a_model_that_holds_less_than_the_policy_reads_is_refused(row: str, tmp_
         assemble(plan, tmp_path / "run")
 
 
-@pytest.mark.slow
 def test_a_score_of_a_row_that_is_too_long_is_refused_by_its_line(tmp_path: Path) -> None:
     pairs = [
         {"prompt": "q", "chosen": "a", "rejected": "b"},
@@ -303,7 +302,6 @@ def file_plan(
     return resolve(validate(recipe))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "data", "steps"),
     [
@@ -388,7 +386,6 @@ def test_held_out_prompts_are_never_trained_on(mix: dict[str, Any], tmp_path: Pa
     assert f"{len(heldout)} held-out records from 10% of {tmp_path}/rows.jsonl" in training.notes
 
 
-@pytest.mark.slow
 def test_rollouts_hold_out_prompts_and_resume_to_the_same_bits(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -79,7 +79,6 @@ def test_what_stands_on_a_command_line() -> None:
         as_section("[maze]")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", "hf"])
 def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path: Path) -> None:
     """An untrained policy; what counts is that turns, verdicts and samples are where they belong."""
@@ -116,7 +115,6 @@ def test_a_run_with_an_environment_and_an_evaluation_of_it(engine: str, tmp_path
         assert found.scored_by == "env maze" and found.metrics["greedy/correct"].value == 0
 
 
-@pytest.mark.slow
 def test_an_evaluation_whose_environment_breaks_leaves_those_answers_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

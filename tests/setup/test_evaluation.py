@@ -79,7 +79,6 @@ def judge(tmp_path_factory: pytest.TempPathFactory, demonstrations: str) -> Path
     return folder
 
 
-@pytest.mark.slow
 def test_a_trained_reward_model_scores_the_demonstrations_zero_on_average(
     judge: Path, demonstrations: str
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_trained_reward_model_scores_the_demonstrations_zero_on_average(
     assert said[0].startswith("scores are relative to 30 demonstrations")
 
 
-@pytest.mark.slow
 def test_transformers_loads_the_folder_and_its_own_scores_are_the_raw_ones(
     judge: Path, demonstrations: str
 ) -> None:
@@ -115,7 +113,6 @@ def test_transformers_loads_the_folder_and_its_own_scores_are_the_raw_ones(
     assert ours == pytest.approx(raw - stored["mean"], abs=1e-5)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_from_the_middle_says_that_it_is_raw(judge: Path, demonstrations: str) -> None:
     middle = judge / "checkpoints/2"
     assert load(middle, head="scalar").normalization is None
@@ -124,13 +121,11 @@ def test_a_checkpoint_from_the_middle_says_that_it_is_raw(judge: Path, demonstra
     assert said[0].endswith("scores are raw")
 
 
-@pytest.mark.slow
 def test_training_goes_on_from_raw_scores(judge: Path, tmp_path: Path) -> None:
     plan = tiny_plan(algorithm="reward_model", model={"policy": str(judge)})
     assert load_policy(plan, tmp_path).normalization is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RANKERS)
 def test_without_demonstrations_the_chosen_answers_are_the_centre(
     name: str, tmp_path: Path
@@ -183,7 +178,6 @@ def test_of_large_training_data_a_part_is_the_centre(
     assert all(batch["segments"].total <= 3 * longest for batch in whole)
 
 
-@pytest.mark.slow
 def test_figures_are_those_of_the_scores_the_command_gives(judge: Path) -> None:
     """Held-out accuracy and Brier score, worked again from `ascent score` on the same file of records."""
     pairs = [line.scores for line in score(str(judge), "arithmetic@heldout:8")]

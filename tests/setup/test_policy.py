@@ -38,7 +38,6 @@ EVEN = f"{rewarded.__file__}:even"
 def quiet(text: str) -> None: ...
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "quantize"),
     [("sft", None), ("reward_model", None), ("dpo", None), ("kto", None), ("sft", "nf4")],
@@ -64,7 +63,6 @@ def test_lora_trains_and_saves_the_adapter_alone_and_resumes_to_the_same_bits(
     assert [row["step"] for row in read_run(folder).metrics] == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_lora_is_exported_as_a_plain_model_and_its_scale_counts(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     for name, alpha in (("low", 1.0), ("high", 64.0)):
@@ -82,7 +80,6 @@ def test_lora_is_exported_as_a_plain_model_and_its_scale_counts(tmp_path: Path) 
     assert moved["high"] > 4 * moved["low"] > 0
 
 
-@pytest.mark.slow
 def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     folder = tmp_path / "run"
@@ -100,7 +97,6 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(tmp_path: Path) -> 
     assert not torch.equal(policy.outputs(batch, want)["logprobs_T"], base_T)
 
 
-@pytest.mark.slow
 def test_an_adapter_of_another_rank_is_not_resumed(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     train_plan(tiny_plan(model=LORA, run={"steps": 1}), tmp_path / "run", say=quiet)
@@ -116,7 +112,6 @@ def test_an_adapter_of_another_rank_is_not_resumed(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.slow
 def test_an_adapter_is_not_put_on_a_model_that_has_changed(tmp_path: Path) -> None:
     """The recipe's policy may be a run that was trained further since."""
     pytest.importorskip("peft")
@@ -143,7 +138,6 @@ def test_lora_and_recomputation_are_in_the_forecast() -> None:
     assert again.weights == plain.weights
 
 
-@pytest.mark.slow
 def test_recomputation_changes_no_bit(tmp_path: Path) -> None:
     for name, on in (("kept", False), ("again", True)):
         train_plan(
@@ -199,7 +193,6 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(
     tmp_path: Path, theirs: Path
 ) -> None:
@@ -218,7 +211,6 @@ def test_code_that_comes_with_a_model_runs_only_where_the_recipe_says_so(
     assert weights_of(tmp_path / "run", 3) == final
 
 
-@pytest.mark.slow
 def test_every_other_model_of_a_recipe_runs_its_code_too(tmp_path: Path, theirs: Path) -> None:
     """The reference of rollouts and who samples from it, the critic, the teacher, and both kinds of reward models."""
     model = load(theirs, head="scalar", trust_remote_code=True)
@@ -271,7 +263,6 @@ def test_no_room_for_a_model_at_the_start_is_one_line_and_leaves_nothing(tmp_pat
     assert not any("killed before" in line for line in said)
 
 
-@pytest.mark.slow
 def test_a_model_that_is_made_again_is_whole_or_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_plan(tiny_plan(algorithm="dpo", run={"steps": 2, "save_every": 1}), folder, say=quiet)

@@ -26,8 +26,6 @@ from tests.data import chat
 from tests.rewards.rollouts import rollout
 from tests.setup.runs import tiny_plan
 
-pytestmark = pytest.mark.slow  # it trains a tiny reward model first
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -34,8 +34,6 @@ from ascent.setup.rewards import rewards_of, scorer_of
 from ascent.tasks import TASKS
 from tests.setup.runs import tiny_plan, weights_of
 
-pytestmark = pytest.mark.slow  # they make models, and most of them train
-
 # The policy writes bytes; what splits at "1" reads a token " 1" where the policy wrote two.
 SEPARATOR = "1"
 BYTES = tiny.tiny_tokenizer()

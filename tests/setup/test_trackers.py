@@ -9,7 +9,6 @@ import pytest
 import ascent
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # TensorBoard's reader warns about its own dependencies
 def test_tensorboard_has_the_samples_of_a_run(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

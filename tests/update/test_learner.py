@@ -131,7 +131,6 @@ def test_ten_steps_are_five_saved_loaded_and_five_more(row: str, dtype: torch.dt
     assert largest_difference(straight, Toy(dtype=dtype)) > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_language_model_continues_from_its_checkpoint_with_the_same_bits(
     tmp_path: Path, dtype: str

@@ -30,7 +30,6 @@ from tests.update.test_learner import COUPLED
 from tests.update.test_learner import ROWS as PLAIN
 from tests.update.toy import Toy, batch_of, cut, with_companion
 
-pytestmark = pytest.mark.slow
 ROWS = (*PLAIN, *COUPLED)
 PIECES = [[0, 1], [2], [4], [3], [5]]  # not a multiple of 2 or 4
 

