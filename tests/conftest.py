@@ -1,9 +1,12 @@
 """Settings for every test process."""
 
 import contextlib
+import multiprocessing.forkserver
 import os
+import sys
 
 import pytest
+import torch
 from hypothesis import settings
 
 from tests import pictures
@@ -38,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "chromium" in getattr(item, "fixturenames", ()):
             item.add_marker(wall_clock)
+
+
+def pytest_collection_finish() -> None:
+    """Start the server that ranks and killed runs are forked from: it imports for seconds, beside the first tests."""
+    users = {"tests.parallel.group", "tests.end_to_end.crashing"} & sys.modules.keys()
+    if users and not torch.cuda.is_available():
+        multiprocessing.set_forkserver_preload(["tests.end_to_end.warm"])
+        multiprocessing.forkserver.ensure_running()
 
 
 # Under xdist the process that prints loads this file only.

@@ -104,6 +104,8 @@ class Meter:
         report = yield
         if report.when == "teardown":
             own = spent() - self._start - self._shared
+            # Children count where they end: a server that earlier cases have used may end here.
+            own = Cost(min(own.cpu, own.wall), own.wall)
             costs = {report.nodeid: own, **self._fixtures}
             report.costs = {key: list(cost) for key, cost in costs.items()}  # for execnet
         return report

@@ -49,21 +49,24 @@ PATH = r"[^\s'\"`(=,\[]*"
 VARYING = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        # Of a test only that it is one, so that it can be renamed and moved.
+        (re.escape(str(TESTS)) + r"/[\w/]+\.py|\b[\w/]*\btest_\w+\.py", "<test>.py"),
+        (re.escape(str(TESTS.parent)), "<checkout>"),
         (PATH + r"/pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?(/[\w.-]*\w)?", "<tmp>"),
         (re.escape(tempfile.gettempdir()) + r"/[\w.-]*\w", "<tmp>"),
         (re.escape(sys.executable), "<python>"),
         (PATH + r"/site-packages\b", "<site-packages>"),
         (PATH + r"/lib/python3\.\d+\b", "<python>"),
-        # Of a test only that it is one, so that it can be renamed and moved.
-        (re.escape(str(TESTS)) + r"/[\w/]+\.py|\b[\w/]*\btest_\w+\.py", "<test>.py"),
         (r"\btest_\w+(\[[^]]*\])?(?=\.<locals>)", "<test>"),
         (r"\btests(\.\w+)+", "<test>"),
-        (re.escape(str(TESTS.parent)), "<checkout>"),
         (r"\.py:\d+", ".py:N"),
         (r"(\.py\"?, line) \d+", r"\1 N"),
         (r"\bat 0x[0-9a-f]+", "at 0x..."),
         (r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{12,64}\b", "<hash>"),
-        (r"(127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\])(:|, port=)\d{4,}", r"\1\2PORT"),
+        (
+            r"(127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\])(:|, port=| port |', )\d{4,}",
+            r"\1\2PORT",
+        ),
         (r"\b(pid|process) \d{2,}", r"\1 N"),
         (rf"\bon {re.escape(platform.node())}\b", "on <host>"),
         (r"(errors\.pydantic\.dev)/[\d.]+", r"\1"),
@@ -314,7 +317,7 @@ def update(recorded: Messages, run: Run) -> Messages:
 # The file: a message, its further lines after "  | ", its test functions by file after a tab, a blank line.
 
 
-def read_messages(path: Path = FILE) -> Messages:
+def read_messages(path: Path) -> Messages:
     messages: Messages = {}
     text = path.read_text(encoding="utf-8").removeprefix(HEAD) if path.exists() else ""
     for record in text.strip("\n").split("\n\n"):
@@ -328,7 +331,7 @@ def read_messages(path: Path = FILE) -> Messages:
     return messages
 
 
-def write_messages(messages: Messages, path: Path = FILE) -> None:
+def write_messages(messages: Messages, path: Path) -> None:
     records = [HEAD]
     for message in sorted(messages, key=lambda message: (message.partition(": ")[2], message)):
         first, *further = message.split("\n")
@@ -426,10 +429,10 @@ class Net:
         package = getattr(sys.modules.get("ascent"), "__file__", "")
         if package and not Path(package).is_relative_to(TESTS.parent):
             return  # a copy of the package that was broken on purpose
-        recorded = read_messages()
+        recorded = read_messages(FILE)
         if self.config.option.record_messages:
             messages = update(recorded, run)
-            write_messages(messages)
+            write_messages(messages, FILE)
             gone, came = recorded.keys() - messages.keys(), messages.keys() - recorded.keys()
             self.written = (
                 f"{len(messages)} messages in {FILE.name}: {len(came)} new, {len(gone)} removed"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from ascent.update import optim
 from tests.regression import path
 from tests.regression.path import FIGURES, PACKAGE, figures_of, longer, record
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="path.json has the figures of a CPU")
 def test_the_path_of_a_step_is_no_longer_and_one_more_frame_shows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
