@@ -62,6 +62,12 @@ VARYING = [
         (r"\.py:\d+", ".py:N"),
         (r"(\.py\"?, line) \d+", r"\1 N"),
         (r"\bat 0x[0-9a-f]+", "at 0x..."),
+        (r"\bascent-server-\w+", "ascent-server-<name>"),
+        # What a tiny policy sampled depends on the processor.
+        (
+            r"(rollout\.text|completions|completion_ids)=.*?(?=, \w[\w.]*=|; |\n|$)",
+            r"\1=<sampled>",
+        ),
         (r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{12,64}\b", "<hash>"),
         (
             r"(127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\])(:|, port=| port |', )\d{4,}",
