@@ -42,6 +42,7 @@ REPRESENTATIVES = (
     "tests/end_to_end/test_features_in_pairs.py::"
     "test_killed_and_resumed_it_ends_in_the_same_bits_and_is_exported",
     "tests/end_to_end/test_overlap_pairs.py::test_overlap_changes_nothing",
+    "tests/engines/native/test_engine.py::test_greedy_equals_transformers_generate[llama]",
     "tests/engines/test_fleet.py::test_a_server_that_fails_in_mid_step",
     "tests/rollouts/test_partial.py::test_every_group_is_trained_once_and_no_token_is_too_old",
     "tests/update/test_sharded_optim.py::test_a_state_does_not_know_how_many_ranks_wrote_it[2-1]",

@@ -99,6 +99,7 @@ NEEDED: dict[str, Recipe] = {
             {"use": "rewards.py:odd", "weight": 0.5},
         ]
     },
+    "gkd": {"rollouts.max_new_tokens": 4},
     "grpo_process": {"rewards": [{"use": "rewards.py:halves"}]},
 }
 
@@ -134,8 +135,6 @@ def row_cases() -> dict[str, Case]:
                 recipe[key] = 2
         if row.needs & {"teacher", "teacher_distribution"}:
             recipe["model.teacher"] = "tiny:qwen2"
-        if "teacher_distribution" in row.needs:
-            recipe["rollouts.max_new_tokens"] = 4
         if row.source == "steps":
             recipe["data.train"] = "running_sum:24"
         if any(cell.name == "soft_overlong" for cell in row.reward_shaping):
@@ -166,7 +165,7 @@ def feature_cases() -> dict[str, Case]:
         "rewards": [{"use": "rewards.py:odd"}],
         "rollouts.dynamic_sampling_tries": 2,
     }
-    unscored = {"rewards": [{"use": "rewards.py:sometimes"}]}
+    unscored = {"rewards": [{"use": "rewards.py:sometimes", "on_error": "never"}]}
     turns = {"env": {"use": "rewards.py:again", "max_turns": 3, "max_tokens": 120}}
     maze = {
         "data.train": "maze:8",
@@ -240,7 +239,9 @@ def feature_cases() -> dict[str, Case]:
             grpo, {"rollouts.top_p": 0.7, "rollouts.temperature": 0.8}, mixed
         ),
         "rlvr, best of held out, resumed": one(rlvr, best, resumed=True),
-        "rlvr, one rollout a group": one(rlvr, {"rollouts.group_size": 1}, mixed),
+        "reinforce, one rollout a group": one(
+            SAMPLED, {"algorithm": "reinforce", "update.schedule": "cosine"}
+        ),
         "dapo, refills, resumed": one(dapo, refills, resumed=True),
         "ppo, critic, warm-up, resumed": one(ppo, critic, held_out, resumed=True),
         "ppo, head, resumed": one(ppo, head, resumed=True),

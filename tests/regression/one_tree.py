@@ -131,6 +131,9 @@ def train_case(case: Mapping[str, Any], folder: Path, write_old: bool) -> Result
         return fingerprint_rounds(Path(run)) | {"notes": comparable(notes, folder)}
     if case["old"] and not write_old:
         return resume_old(run, options) | {"notes": comparable(notes, folder)}
+    if case["ranks"] > 1:  # new processes read their recipe from a file
+        (folder / "recipe.yaml").write_text(json.dumps(nested(recipe)))
+        recipe = "recipe.yaml"
     ascent.train(recipe, run=run, **options)
     result = fingerprint(Path(run)) | {"notes": comparable(notes, folder)}
     if write_old:
@@ -142,6 +145,18 @@ def train_case(case: Mapping[str, Any], folder: Path, write_old: bool) -> Result
         parts = ("weights", "checkpoint", "rollouts")
         result["resumed"] = {part: again[part] == result[part] for part in parts}
     return result
+
+
+def nested(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe file's form of dotted keys."""
+    tree: dict[str, Any] = {}
+    for key, value in recipe.items():
+        *outer, last = key.split(".")
+        place = tree
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return tree
 
 
 def resume_old(run: str, options: Mapping[str, Any]) -> Result:

@@ -113,7 +113,7 @@ class References:
         missing = {
             name: case
             for name, case in cases.items()
-            if known.get(name, {}).get("recipe") != recipes[name]
+            if known.get(name, {}).get("recipe") != recipes[name] or "error" in known[name]
         }
         if missing:
             print(f"{len(missing)} references are made from {revision[:12]} ({self.machine})")
