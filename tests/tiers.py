@@ -1,6 +1,7 @@
 """Which cases belong to `make check` and `make test`: decided by what each costs (durations.txt), not by its folder.
 
-`pytest --tier check` runs what costs less than FAST seconds. `--tier test` adds, of every function whose cases cost
+`pytest --tier check` runs what costs less than FAST seconds: of a function with many cases, some that the commit draws.
+`--tier test` adds, of every function whose cases cost
 more, the cheapest case, the cheapest one of each source of rows that its cases train, and those of two rows that are
 drawn by the commit, as far as they stay within the limits. `--tier rest` runs what `test` leaves out. Without the
 option everything runs.
@@ -30,6 +31,7 @@ LIMIT = Cost(cpu=3.0, wall=6.0)  # of a case in `make test`, its children includ
 MARGIN = 0.6  # share of the limits that a case may have cost when durations were recorded
 SHARED = 1.0  # seconds; what waits for a costlier fixture is no part of `make check`
 DRAWN = 2  # rows
+MOST = 12  # cases of a function in `make check`
 NOTHING = Cost(0, 0)
 
 # In `make test` although their functions have a cheaper case: resume, ranks, servers and pages, chosen by hand. Of a
@@ -102,18 +104,35 @@ def choose(items: Sequence[pytest.Item], costs: Costs, drawn: Iterable[str]) -> 
 
 
 @cache
+def read_commit() -> str:
+    command = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 def draw_rows() -> list[str]:
     """Other rows for every commit, the same ones in all processes."""
-    command = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return sorted(random.Random(commit).sample(sorted(TABLE), DRAWN))
+    return sorted(random.Random(read_commit()).sample(sorted(TABLE), DRAWN))
+
+
+def draw_cases(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """At most MOST cases of each function, in their order; others for every commit."""
+    by_function: dict[str, list[str]] = defaultdict(list)
+    for item in items:
+        by_function[function_of(item)].append(item.nodeid)
+    kept = {
+        case
+        for function, cases in by_function.items()
+        for case in random.Random(read_commit() + function).sample(cases, min(MOST, len(cases)))
+    }
+    return [item for item in items if item.nodeid in kept]
 
 
 def tier_of(items: Sequence[pytest.Item], tier: str, costs: Costs) -> list[pytest.Item]:
     if tier == "check":
-        return [
+        fast = [
             item for item in items if item.nodeid not in costs and shared_cost(item, costs) < SHARED
         ]
+        return draw_cases(fast)
     chosen = choose(items, costs, draw_rows())
     return [item for item in items if (item.nodeid in chosen) == (tier == "test")]
 

@@ -61,9 +61,15 @@ def test_the_tiers_leave_nothing_out_and_the_first_is_part_of_the_second() -> No
 
 
 def test_the_same_rows_are_drawn_for_a_commit() -> None:
-    drawn = list(draw_rows())
-    draw_rows.cache_clear()
+    drawn = draw_rows()
+    tiers.read_commit.cache_clear()
     assert draw_rows() == drawn and len(set(drawn)) == tiers.DRAWN
+
+
+def test_a_function_with_many_cases_has_some_of_them_in_the_first_tier() -> None:
+    many = [case(f"test_many[{number}]", number) for number in range(50)]
+    check = tier_of([*many, case("test_one")], "check", COSTS)
+    assert len(check) == tiers.MOST + 1 and names(check) == names(tier_of(check, "check", COSTS))
 
 
 def test_a_case_over_the_limits_is_told_what_to_do() -> None:
